@@ -1,0 +1,186 @@
+"""Judges an implementation on the goldens, case by case."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import numpy as np
+
+from parity.compare import Row, budget, compare, failed
+from parity.implementation import Implementation
+from parity.layers import REGISTRY
+from parity.layers.draw import case_inputs
+from parity.layers.spec import Arrays
+from parity.store import FixtureError, Golden, Store
+
+DISCO103 = "disco103"
+
+
+class WeightsMissing(Exception):
+    """A case needs Disco103's weights, and they are not on this machine."""
+
+
+@lru_cache(maxsize=1)
+def disco103() -> Arrays:
+    """The real weights, by the original's names; found by `reference.weights` and verified there."""
+    weights = importlib.import_module("reference.weights")
+    try:
+        return weights.load_weights(download=False)
+    except weights.WeightsMissingError as error:
+        raise WeightsMissing(str(error)) from None
+    except weights.WeightsError as error:
+        raise FixtureError(f"Disco103's weights cannot be used: {error}") from None
+
+
+def with_disco103(inputs: Arrays) -> Arrays:
+    """Puts the real weights in the place of `meta_params/*`."""
+    return {**inputs, **{f"meta_params/{name}": value.astype(np.float64) for name, value in disco103().items()}}
+
+
+def load(store: Store, layer: str, case: str) -> Golden:
+    """Reads a case; makes its inputs again where they are not stored."""
+    entry = store.entry(layer, case)
+    if entry["stored"]:
+        return store.load(layer, case)
+    spec = next((c for c in REGISTRY[layer].cases if c.name == case), None) if layer in REGISTRY else None
+    if spec is None:
+        raise FixtureError(f"{layer}[{case}] is in the fixtures, but no longer in the registry; record again.")
+    inputs = case_inputs(REGISTRY[layer], spec)
+    if entry["meta_params"] == DISCO103:
+        inputs = with_disco103(inputs)
+    return store.load(layer, case, inputs)
+
+
+def cast(arrays: Arrays, dtype: str) -> Arrays:
+    """Float arrays in the given precision; a fresh copy of everything, so that nothing can be changed from afar."""
+    return {k: v.astype(dtype) if v.dtype.kind == "f" else v.copy() for k, v in arrays.items()}
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Compares what an implementation gives with a golden."""
+
+    implementation: Implementation
+
+    def rows(self, golden: Golden) -> Iterator[Row]:
+        """Value rows in each recorded precision, then VJP rows."""
+        for dtype in golden.outputs:
+            yield from self._values(golden, dtype)
+        if golden.vjps:
+            yield from self._gradients(golden)
+
+    def _call(self, golden: Golden, dtype: str, method: Callable[..., Arrays], *more: object) -> Arrays | str:
+        inputs = cast(golden.inputs, dtype)
+        before = cast(golden.inputs, dtype)
+        try:
+            result = method(golden.layer, inputs, golden.settings, dtype, *more)
+        except Exception as error:
+            return f"raised {type(error).__name__}: {error}"
+        changed = [name for name in before if not np.array_equal(before[name], inputs[name], equal_nan=True)]
+        if changed:
+            return f"changed its input {changed[0]} in place; a layer must leave its inputs as they are."
+        if not isinstance(result, dict):
+            return f"expected a dict of NumPy arrays, got {type(result).__name__}."
+        return result
+
+    def _values(self, golden: Golden, dtype: str) -> Iterator[Row]:
+        result = self._call(golden, dtype, self.implementation.run)
+        layer = REGISTRY[golden.layer]
+        shapes = {name: spec.shape(golden.settings) for name, spec in layer.outputs(golden.settings).items()}
+        yield from self._rows(golden, "value", dtype, golden.outputs["float64"], result, shapes)
+
+    def _gradients(self, golden: Golden) -> Iterator[Row]:
+        cotangents, wrt = cast(golden.cotangents, "float64"), sorted(golden.vjps)
+        result = self._call(golden, "float64", self.implementation.vjp, cotangents, wrt)
+        shapes = {name: golden.inputs[name].shape for name in wrt}
+        yield from self._rows(golden, "vjp", "float64", golden.vjps, result, shapes)
+
+    def _rows(
+        self,
+        golden: Golden,
+        kind: str,
+        dtype: str,
+        truth: Arrays,
+        result: Arrays | str,
+        shapes: dict[str, tuple[int, ...]],
+    ) -> Iterator[Row]:
+        for name in truth:
+            where = (golden.layer, golden.case, name)
+            if isinstance(result, str):
+                yield failed(where, kind, dtype, result)
+            elif name not in result:
+                yield failed(where, kind, dtype, f"is missing; the layer gave {sorted(result)[:8]}.")
+            else:
+                sides = golden.sides.get(kind, {}).get(name) if dtype == "float64" else None
+                accuracy = golden.accuracy[kind][name]
+                yield compare(where, kind, dtype, truth[name], result[name], accuracy, sides, shapes[name])
+        for name in sorted(set(result) - set(truth)) if isinstance(result, dict) else ():
+            yield failed((golden.layer, golden.case, name), kind, dtype, "is not an output of this layer.")
+
+
+@dataclass
+class Outcome:
+    """What a check of some layers came to.
+
+    Attributes:
+        rows: every comparison made.
+        expected: how many comparisons the fixtures ask for, of the cases that could run.
+        skipped: case -> why it could not run.
+        not_provided: layers that the implementation leaves out.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    expected: int = 0
+    skipped: dict[str, str] = field(default_factory=dict)
+    not_provided: list[str] = field(default_factory=list)
+
+    @property
+    def different(self) -> list[Row]:
+        """The comparisons that failed."""
+        return [row for row in self.rows if not row.equal]
+
+
+def check_layer(store: Store, implementation: Implementation, layer: str, outcome: Outcome) -> None:
+    """Judges every case of a layer, and adds to the outcome."""
+    if layer not in implementation.layers:
+        outcome.not_provided.append(layer)
+        return
+    judge = Judge(implementation)
+    for case in store.cases(layer):
+        try:
+            golden = load(store, layer, case)
+        except WeightsMissing as reason:
+            outcome.skipped[f"{layer}[{case}]"] = str(reason)
+            continue
+        if not planted_error_is_found(golden):
+            raise FixtureError(f"{golden.id}: a planted error passes for equal; the comparison proves nothing.")
+        outcome.expected += rows_expected(golden)
+        outcome.rows += judge.rows(golden)
+
+
+def rows_expected(golden: Golden) -> int:
+    """How many comparisons a golden must lead to."""
+    return len(golden.outputs) * len(golden.outputs["float64"]) + len(golden.vjps)
+
+
+def planted_error_is_found(golden: Golden) -> bool:
+    """Proves that the comparator can say no: every output and VJP of a golden, moved by three times its budget.
+
+    Returns False if any of these passes for equal.
+    """
+    for kind, truth in (("value", golden.outputs["float64"]), ("vjp", golden.vjps)):
+        for name, ref in truth.items():
+            accuracy = golden.accuracy[kind][name]
+            wrong = ref.copy()
+            if ref.dtype.kind == "f":
+                step = 3.0 * max(budget(accuracy, "float64"), np.spacing(accuracy.scale))
+                wrong.reshape(-1)[:1] += step
+            else:
+                wrong.reshape(-1)[:1] ^= True
+            where = (golden.layer, golden.case, name)
+            if wrong.size and compare(where, kind, "float64", ref, wrong, replace(accuracy)).equal:
+                return False
+    return True

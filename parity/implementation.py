@@ -1,0 +1,65 @@
+"""How an implementation of Disco is plugged in: by name, and by nothing else than NumPy arrays.
+
+An implementation is any object with a `name`, the names of its `layers`, and two methods:
+
+    run(layer, inputs, settings, dtype) -> outputs
+    vjp(layer, inputs, settings, dtype, cotangents, wrt) -> gradients
+
+Inputs, outputs, cotangents and gradients are flat dicts of NumPy arrays; `settings` holds sizes and static numbers;
+`dtype` is `"float64"` or `"float32"` and says in which precision to compute and answer.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from parity.layers.spec import Arrays, Settings
+
+KNOWN = {
+    "port": "port.adapter:implementation",
+    "original": "reference.original:implementation",
+}
+
+
+class Implementation(Protocol):
+    """The whole contract."""
+
+    name: str
+    description: str
+
+    @property
+    def layers(self) -> Collection[str]:
+        """Names of the layers provided."""
+
+    def run(self, layer: str, inputs: Arrays, settings: Settings, dtype: str) -> Arrays:
+        """The layer's outputs."""
+
+    def vjp(
+        self, layer: str, inputs: Arrays, settings: Settings, dtype: str, cotangents: Arrays, wrt: Sequence[str]
+    ) -> Arrays:
+        """The vector-Jacobian product with respect to the inputs named in `wrt`."""
+
+
+class CannotRun(Exception):
+    """Something that was asked for is not there; the message says what to do."""
+
+
+def load(name: str) -> Implementation:
+    """Imports an implementation: a known name, or `package.module:attribute`."""
+    target = KNOWN.get(name, name)
+    module_name, _, attribute = target.partition(":")
+    if not attribute:
+        known = ", ".join(sorted(KNOWN))
+        raise CannotRun(f"No implementation is called {name!r}. Known: {known}; or name your own as package.module:attribute.")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        hint = " Install the original with `make original`." if name == "original" else ""
+        raise CannotRun(f"Implementation {name!r} needs the module {error.name!r}, which is not installed.{hint}") from None
+    except Exception as error:
+        raise CannotRun(f"Importing {module_name} failed with {type(error).__name__}: {error}") from error
+    if not hasattr(module, attribute):
+        raise CannotRun(f"Module {module_name} has no {attribute!r}.")
+    return getattr(module, attribute)

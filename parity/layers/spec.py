@@ -1,0 +1,151 @@
+"""What a layer is: its name, its inputs and outputs with shapes, its cases, its branch points.
+
+Sizes are letters, declared once: T transitions (the bootstrapped axis is ``T+1``), B batch, A actions, P prediction
+size, K value bins, H and M the hidden sizes of the trajectory RNN and of the meta-RNN, E and C free widths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+Arrays = dict[str, np.ndarray]
+Settings = dict[str, Any]
+Kind = Literal["float", "int", "bool"]
+Edit = Callable[[Arrays, Settings, np.random.Generator], Arrays]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One named array of a layer.
+
+    Attributes:
+        dims: sizes, as letters (`"T+1"`, `"4*H"`) or numbers.
+        kind: float arrays take the caller's dtype; ints and bools are compared exactly.
+        differentiable: whether a VJP with respect to this input is judged (a stopped gradient is judged as zero).
+        draw: how the generator fills it: `normal`, `uniform` (in [0, 1)), `positive`, `simplex`, `zero_one`.
+        scale: factor on the drawn values.
+        below: for ints, the exclusive upper bound (a letter or a number).
+    """
+
+    dims: tuple[str | int, ...]
+    kind: Kind = "float"
+    differentiable: bool = False
+    draw: str = "normal"
+    scale: float = 1.0
+    below: str | int = 2
+
+    def shape(self, settings: Settings) -> tuple[int, ...]:
+        """Returns the shape at the sizes in `settings`."""
+        return tuple(size(dim, settings) for dim in self.dims)
+
+    def describe(self) -> str:
+        """Returns e.g. `[T+1, B, A] float`."""
+        return f"[{', '.join(str(d) for d in self.dims)}] {self.kind}"
+
+
+def size(dim: str | int, settings: Settings) -> int:
+    """Evaluates a size such as `7`, `"T"`, `"T+1"` or `"4*H"`."""
+    if isinstance(dim, int):
+        return dim
+    total = 0
+    for term in dim.split("+"):
+        product = 1
+        for factor in term.split("*"):
+            product *= int(factor) if factor.isdigit() else int(settings[factor])
+        total += product
+    return total
+
+
+def smooth(dims: str, **options: Any) -> Spec:
+    """A float input whose VJP is judged."""
+    return Spec(tuple(dims.split()), differentiable=True, **options)
+
+
+def fixed(dims: str, **options: Any) -> Spec:
+    """A float input that nothing is differentiated by (or an output)."""
+    return Spec(tuple(dims.split()), **options)
+
+
+def index(dims: str, below: str | int = "A") -> Spec:
+    """An integer input in [0, below)."""
+    return Spec(tuple(dims.split()), kind="int", below=below)
+
+
+def flag(dims: str) -> Spec:
+    """A boolean input."""
+    return Spec(tuple(dims.split()), kind="bool")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input of a layer, made from a seed.
+
+    Attributes:
+        name: says what is awkward about it, e.g. `terminal_mid`.
+        settings: what differs from the layer's default settings.
+        edits: applied in order to the generated inputs.
+        meta_params: `"disco103"` replaces `meta_params/*` by the real weights; they are never stored.
+        stored: whether inputs are written to the fixtures; if not, they are made again from the seed and checked
+            against their digests.
+        dtypes: the precisions that are judged.
+        gradients: whether VJPs are judged (a full-size VJP says nothing that a small one does not).
+    """
+
+    name: str
+    settings: Settings = field(default_factory=dict)
+    edits: tuple[Edit, ...] = ()
+    meta_params: str = "seeded"
+    stored: bool = True
+    dtypes: tuple[str, ...] = ("float64", "float32")
+    gradients: bool = True
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of Disco: a pure function from named arrays to named arrays.
+
+    Attributes:
+        name: `group/name`; the registry is in data-flow order.
+        summary: one sentence.
+        inputs: settings -> specs of the inputs.
+        outputs: settings -> specs of the outputs.
+        settings: default settings (sizes and static numbers).
+        cases: generated cases; the recorder adds teacher-forced ones.
+        upstream: layers whose outputs reach this one.
+        branches: inputs -> margin of each element to a branch (a tie, a clip bound, a bin edge, a kink at 0),
+            relative to the size of what is compared; None where the layer has none of its own.
+    """
+
+    name: str
+    summary: str
+    inputs: Callable[[Settings], Mapping[str, Spec]]
+    outputs: Callable[[Settings], Mapping[str, Spec]]
+    settings: Settings
+    cases: Sequence[Case]
+    upstream: tuple[str, ...] = ()
+    branches: Callable[[Arrays, Settings], dict[str, np.ndarray]] | None = None
+
+    def case_settings(self, case: Case) -> Settings:
+        """The layer's settings with what the case changes."""
+        unknown = set(case.settings) - set(self.settings)
+        if unknown:
+            raise KeyError(f"{self.name}[{case.name}] sets {sorted(unknown)}, which the layer does not have.")
+        return {**self.settings, **case.settings}
+
+    def differentiable(self, settings: Settings) -> list[str]:
+        """Names of the inputs whose VJP is judged."""
+        return [name for name, spec in self.inputs(settings).items() if spec.differentiable]
+
+
+REGISTRY: dict[str, Layer] = {}
+
+
+def register(layer: Layer) -> None:
+    """Adds a layer; modules of this package call it in data-flow order."""
+    if layer.name in REGISTRY:
+        raise ValueError(f"Layer {layer.name} is registered twice.")
+    REGISTRY[layer.name] = layer

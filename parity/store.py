@@ -1,0 +1,286 @@
+"""The golden files: how they are laid out, written atomically and read with every digest checked.
+
+`fixtures/manifest.json` says where everything came from; `fixtures/golden/<layer>.safetensors` holds the tensors of
+one layer, each named `case:kind:name`. Kinds: `in` inputs; `cot` cotangents; `out64` and `out32` the original's
+outputs in both precisions; `vjp64` its vector-Jacobian products; `side64_*` its answers with the inputs moved by
+one unit in the last place, kept where an element stands at a branch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as save_tensors
+
+from parity.layers.draw import generator
+from parity.layers.spec import Arrays, Settings
+
+FORMAT = 1
+FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
+SKETCH_WIDTH = 256
+SKETCH_ABOVE = 16_384
+
+
+class FixtureError(Exception):
+    """A fixture is missing, damaged or of another format; the message says which and what to do."""
+
+
+def digest(array: np.ndarray) -> str:
+    """sha256 over dtype, shape and bytes."""
+    header = f"{array.dtype.str}{array.shape}".encode()
+    return hashlib.sha256(header + np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+def sketch(array: np.ndarray) -> np.ndarray:
+    """Folds a large array into 256 sums of its elements with random signs.
+
+    An error in any single element shows, undiminished, in one of the sums.
+    """
+    flat = np.asarray(array, np.float64).reshape(-1)
+    signs = generator("sketch", str(flat.size)).integers(0, 2, flat.size) * 2.0 - 1.0
+    padded = np.zeros(-(-flat.size // SKETCH_WIDTH) * SKETCH_WIDTH)
+    padded[: flat.size] = flat * signs
+    return padded.reshape(-1, SKETCH_WIDTH).sum(axis=0)
+
+
+def reduced(array: np.ndarray) -> np.ndarray:
+    """What is stored and compared of an array: itself, or its sketch if it is a large float array."""
+    is_large = array.size > SKETCH_ABOVE and np.issubdtype(array.dtype, np.floating)
+    return sketch(array) if is_large else array
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How exact the original is on one output (or VJP), measured by the recorder.
+
+    Attributes:
+        scale: largest finite magnitude of the float64 truth.
+        sensitivity64: largest movement in float64 when the inputs move by one unit in the last place, or when it is
+            run eagerly instead of jitted.
+        distance32: its own largest distance to the float64 truth when it computes in float32.
+    """
+
+    scale: float
+    sensitivity64: float
+    distance32: float | None = None
+
+
+@dataclass(frozen=True)
+class Golden:
+    """One recorded case of a layer."""
+
+    layer: str
+    case: str
+    settings: Settings
+    origin: str
+    meta_params: str
+    inputs: Arrays
+    cotangents: Arrays
+    outputs: dict[str, Arrays]
+    vjps: Arrays
+    sides: dict[str, dict[str, list[np.ndarray]]]
+    accuracy: dict[str, dict[str, Accuracy]]
+    near_branch: dict[str, int]
+    stored: bool = True
+
+    @property
+    def id(self) -> str:
+        """E.g. `values/retrace[terminal_middle]`."""
+        return f"{self.layer}[{self.case}]"
+
+
+def file_name(layer: str) -> str:
+    """The golden file of a layer."""
+    return layer.replace("/", ".") + ".safetensors"
+
+
+def tensors_of(golden: Golden) -> Arrays:
+    """All tensors of a case that are written to its file, by `kind:name`."""
+    flat: Arrays = {}
+    if golden.stored:
+        flat |= {f"in:{name}": value for name, value in golden.inputs.items()}
+        flat |= {f"cot:{name}": value for name, value in golden.cotangents.items()}
+    for dtype, outputs in golden.outputs.items():
+        flat |= {f"out{dtype[-2:]}:{name}": value for name, value in outputs.items()}
+    flat |= {f"vjp64:{name}": value for name, value in golden.vjps.items()}
+    for kind, sides in golden.sides.items():
+        for name, values in sides.items():
+            flat[f"side64_{kind}:{name}"] = np.stack(values)
+    return flat
+
+
+def describe(golden: Golden) -> dict[str, Any]:
+    """A case's entry in the manifest."""
+    accuracy = {
+        kind: {name: _plain(a.__dict__) for name, a in sorted(by_name.items())}
+        for kind, by_name in golden.accuracy.items()
+    }
+    entry = {
+        "settings": golden.settings,
+        "origin": golden.origin,
+        "meta_params": golden.meta_params,
+        "stored": golden.stored,
+        "near_branch": golden.near_branch,
+        "accuracy": accuracy,
+        "tensors": {name: digest(value) for name, value in sorted(tensors_of(golden).items())},
+    }
+    if not golden.stored:
+        entry["made_from_seed"] = {name: digest(value) for name, value in sorted(golden.inputs.items())}
+    return entry
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def layer_bytes(goldens: list[Golden]) -> bytes:
+    """The content of a layer's file."""
+    flat = {f"{g.case}:{name}": np.ascontiguousarray(v) for g in goldens for name, v in tensors_of(g).items()}
+    return save_tensors(dict(sorted(flat.items())))
+
+
+def canonical(value: Any) -> str:
+    """Sorted JSON, the same bytes for the same content."""
+    return json.dumps(value, sort_keys=True, indent=1, allow_nan=False) + "\n"
+
+
+def manifest_bytes(content: dict[str, Any]) -> bytes:
+    """The manifest with the digest of its own content."""
+    body = {key: value for key, value in content.items() if key != "digest"}
+    return canonical({**body, "digest": hashlib.sha256(canonical(body).encode()).hexdigest()}).encode()
+
+
+REMEDY = "Restore it with `git checkout -- fixtures`, or record again with `python -m reference record`."
+
+
+@dataclass
+class Store:
+    """Reads goldens; nothing comes out of it that was not checked against the manifest."""
+
+    root: Path = FIXTURES
+    _files: dict[str, Arrays] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """The manifest, its own digest checked."""
+        path = self.root / "manifest.json"
+        try:
+            content = json.loads(path.read_text())
+            body = {key: value for key, value in content.items() if key != "digest"}
+            stated = content["digest"]
+        except FileNotFoundError:
+            raise FixtureError(f"{path} is missing. {REMEDY}") from None
+        except (ValueError, KeyError, AttributeError) as error:
+            raise FixtureError(f"{path} is damaged ({type(error).__name__}: {error}). {REMEDY}") from None
+        if hashlib.sha256(canonical(body).encode()).hexdigest() != stated:
+            raise FixtureError(f"{path} is not what was recorded: its digest does not fit its content. {REMEDY}")
+        if content["format"] != FORMAT:
+            raise FixtureError(f"{path} has format {content['format']}; this version reads format {FORMAT}.")
+        return content
+
+    def layers(self) -> list[str]:
+        """Names of the recorded layers, in data-flow order."""
+        return list(self.manifest["order"])
+
+    def cases(self, layer: str) -> list[str]:
+        """Names of the recorded cases of a layer."""
+        return list(self.manifest["layers"][layer]["cases"])
+
+    def entry(self, layer: str, case: str) -> dict[str, Any]:
+        """A case's entry in the manifest."""
+        return self.manifest["layers"][layer]["cases"][case]
+
+    def _load_file(self, layer: str) -> Arrays:
+        if layer in self._files:
+            return self._files[layer]
+        path = self.root / "golden" / file_name(layer)
+        try:
+            content = path.read_bytes()
+            tensors = load_tensors(content)
+        except FileNotFoundError:
+            raise FixtureError(f"{path} is missing: the goldens of {layer}. {REMEDY}") from None
+        except (SafetensorError, ValueError, TypeError, KeyError) as error:
+            raise FixtureError(f"{path} is damaged: it is no readable safetensors file ({error}). {REMEDY}") from None
+        self._check_digests(layer, tensors, path)
+        if hashlib.sha256(content).hexdigest() != self.manifest["layers"][layer]["sha256"]:
+            raise FixtureError(f"{path} is damaged outside its tensors: its sha256 is not the recorded one. {REMEDY}")
+        self._files[layer] = tensors
+        return tensors
+
+    def _check_digests(self, layer: str, tensors: Arrays, path: Path) -> None:
+        expected = {
+            f"{case}:{name}": stated
+            for case, entry in self.manifest["layers"][layer]["cases"].items()
+            for name, stated in entry["tensors"].items()
+        }
+        absent, extra = sorted(set(expected) - set(tensors)), sorted(set(tensors) - set(expected))
+        if absent or extra:
+            raise FixtureError(f"{path} does not hold what the manifest lists: {(absent or extra)[0]}. {REMEDY}")
+        for name, stated in expected.items():
+            if digest(tensors[name]) != stated:
+                raise FixtureError(f"{path} is damaged: tensor {name} has another digest than recorded. {REMEDY}")
+
+    def load(self, layer: str, case: str, made_inputs: Arrays | None = None) -> Golden:
+        """Reads one case; `made_inputs` are the inputs where they are made from a seed instead of stored."""
+        tensors, entry = self._load_file(layer), self.entry(layer, case)
+        parts: dict[str, Arrays] = {}
+        for key in entry["tensors"]:
+            kind, _, name = key.partition(":")
+            parts.setdefault(kind, {})[name] = tensors[f"{case}:{key}"]
+        return Golden(
+            layer=layer,
+            case=case,
+            settings=entry["settings"],
+            origin=entry["origin"],
+            meta_params=entry["meta_params"],
+            inputs=parts.get("in", {}) if entry["stored"] else self._checked(layer, case, made_inputs or {}),
+            cotangents=parts.get("cot", {}),
+            outputs={d: parts[f"out{d[-2:]}"] for d in ("float64", "float32") if f"out{d[-2:]}" in parts},
+            vjps=parts.get("vjp64", {}),
+            sides={
+                kind: {name: list(stack) for name, stack in parts.get(f"side64_{kind}", {}).items()}
+                for kind in ("value", "vjp")
+            },
+            accuracy={
+                kind: {name: Accuracy(**values) for name, values in by_name.items()}
+                for kind, by_name in entry["accuracy"].items()
+            },
+            near_branch=entry["near_branch"],
+            stored=entry["stored"],
+        )
+
+    def _checked(self, layer: str, case: str, inputs: Arrays) -> Arrays:
+        stated = self.entry(layer, case)["made_from_seed"]
+        for name in sorted(set(stated) | set(inputs)):
+            if name not in inputs or name not in stated or digest(inputs[name]) != stated[name]:
+                raise FixtureError(
+                    f"{layer}[{case}]: input {name} as made from its seed here is not the one recorded; "
+                    "this NumPy draws other numbers, or the rule was changed without recording again."
+                )
+        return inputs

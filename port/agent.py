@@ -1,0 +1,228 @@
+"""The agent: it acts, and learns from rollouts by the Disco rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from port import agent_net, disco, init, optim
+from port.config import AgentConfig
+from port.names import ObsSpec
+from port.types import ActorTimestep, LearnerState, Logs, Outputs, Params, Rollout, RuleInputs, Timestep
+
+LAST_STEP = 2  # the step type of the last step of an episode
+
+
+def sample_actions(logits: Tensor, gumbel_noise: Tensor) -> Tensor:
+    """Samples by the Gumbel trick: logits [..., A] and standard Gumbel noise of that shape to actions [...].
+
+    Where the logits give no distribution the action is -1, as in the original.
+
+    Reference: distrax/_src/distributions/categorical.py::Categorical._sample_n
+    """
+    if gumbel_noise.shape != logits.shape:
+        raise ValueError(f"Noise is {tuple(gumbel_noise.shape)}; one number per logit {tuple(logits.shape)} is needed.")
+    is_valid = logits.softmax(-1).isfinite().all(-1)
+    draws = (logits.log_softmax(-1) + gumbel_noise).argmax(-1)
+    return torch.where(is_valid, draws, -1)
+
+
+def rule_inputs(rollout: Rollout, agent_out: Outputs) -> RuleInputs:
+    """What the rule sees: rewards and terminations belong to transitions, so the first of each is left out.
+
+    Reference: disco_rl/agent.py::Agent._loss
+    """
+    return RuleInputs(
+        observations=rollout.observations,
+        actions=rollout.actions,
+        rewards=rollout.rewards[1:],
+        is_terminal=rollout.discounts[1:] == 0,
+        agent_out=agent_out,
+        behaviour_agent_out=rollout.agent_outs,
+    )
+
+
+def check_rollout(rollout: Rollout) -> None:
+    """Raises ValueError where the fields of a rollout do not have the same T+1 and B."""
+    lead = tuple(rollout.rewards.shape)
+    if len(lead) != 2 or lead[0] < 2:
+        raise ValueError(f"Rewards of a rollout must be [T+1, B] with at least 2 steps; got {lead}.")
+    fields: dict[str, Tensor] = {"actions": rollout.actions, "discounts": rollout.discounts}
+    fields |= {f"observations[{i}]": x for i, x in enumerate(agent_net.leaves(rollout.observations))}
+    fields |= {f"agent_outs/{name}": x for name, x in rollout.agent_outs.items()}
+    for name, x in fields.items():
+        if tuple(x.shape[:2]) != lead:
+            raise ValueError(f"Rewards are [T+1, B] = {lead}, but {name} is {tuple(x.shape)}.")
+
+
+def _tracked(params: Params, keep_graph: bool) -> Params:
+    """Parameters that gradients can be taken for, still part of the caller's graph if asked to."""
+    return {k: p if keep_graph and p.requires_grad else p.detach().requires_grad_() for k, p in params.items()}
+
+
+class Agent:
+    """An agent with a network, the Disco rule and an optimiser.
+
+    Holds configuration only; parameters and states are given and returned.
+    """
+
+    def __init__(self, config: AgentConfig, obs_spec: ObsSpec, num_actions: int) -> None:
+        """Makes an agent for an environment.
+
+        Args:
+            config: of the agent.
+            obs_spec: shape of one observation, or a dict of shapes.
+            num_actions: A.
+        """
+        if num_actions < 1:
+            raise ValueError(f"An agent needs at least one action; got {num_actions}.")
+        self.config, self.obs_spec, self.num_actions = config, obs_spec, num_actions
+
+    def initial_learner_state(self, generator: torch.Generator, dtype: torch.dtype) -> LearnerState:
+        """Fresh parameters, optimiser and memory of the rule, on the generator's device.
+
+        Reference: disco_rl/agent.py::Agent.initial_learner_state
+        """
+        return self.learner_state(init.init_agent_params(self.config, self.obs_spec, self.num_actions, generator, dtype))
+
+    def learner_state(self, params: Params) -> LearnerState:
+        """The state of a learner that starts from the given parameters."""
+        meta_state = disco.init_meta_state(self.config.meta_net, params)
+        return LearnerState(params, optim.init_adam(params), meta_state)
+
+    @torch.no_grad()
+    def actor_step(self, params: Params, timestep: Timestep, gumbel_noise: Tensor) -> ActorTimestep:
+        """Acts on a batch of observations.
+
+        Args:
+            params: of the agent.
+            timestep: what the environments show, [B, ...].
+            gumbel_noise: [B, A], standard Gumbel noise.
+
+        Returns:
+            The actions with all that a rollout keeps of this step.
+
+        Reference: disco_rl/agent.py::Agent.actor_step
+        """
+        outs = agent_net.step(params, timestep.observation)
+        return ActorTimestep(
+            observations=timestep.observation,
+            actions=sample_actions(outs["logits"], gumbel_noise),
+            rewards=timestep.reward,
+            discounts=timestep.step_type != LAST_STEP,
+            agent_outs=outs,
+            logits=outs["logits"],
+        )
+
+    def loss(
+        self, rollout: Rollout, agent_out: Outputs, meta_out: Mapping[str, Any], is_meta_training: bool = False
+    ) -> tuple[Tensor, Logs]:
+        """The agent's loss, averaged over all steps but those that follow the end of an episode.
+
+        Args:
+            rollout: T+1 steps.
+            agent_out: outputs of the online network, [T+1, B, ...] each.
+            meta_out: as of `disco.unroll_meta_net`.
+            is_meta_training: whether gradients flow into the targets.
+
+        Returns:
+            The loss and logs, scalars.
+
+        Reference: disco_rl/agent.py::Agent._loss
+        """
+        inputs = rule_inputs(rollout, agent_out)
+        hyper = self.config.hyper
+        per_step, logs = disco.agent_loss(inputs, meta_out, hyper, backprop=is_meta_training)
+        value_per_step, value_logs = disco.agent_loss_no_meta(inputs, meta_out, hyper, self.config.rule)
+        counts = (rollout.discounts[:-1] > 0).to(per_step.dtype)  # [T, B]
+        total = ((per_step + value_per_step) * counts).sum() / (counts.sum() + 1e-8)
+        return total, {"total_loss": total, **value_logs, **logs}
+
+    def loss_and_grads(
+        self,
+        params: Params,
+        rollout: Rollout,
+        meta_out: Mapping[str, Any],
+        is_meta_training: bool = False,
+        agent_out: Outputs | None = None,
+    ) -> tuple[Params, Logs]:
+        """Gradient of the loss for the parameters, with the targets held constant.
+
+        The targets may themselves depend on the network's outputs. So the loss is taken on aliases of the outputs: its
+        gradient for the aliases is the partial one, and one more product carries it back to the parameters. That way a
+        single forward pass serves both the targets and the loss.
+
+        Args:
+            params: of the agent.
+            rollout: T+1 steps.
+            meta_out: as of `disco.unroll_meta_net`.
+            is_meta_training: whether the gradients can be differentiated further.
+            agent_out: outputs of the network for `params`, with their graph, if there already.
+
+        Returns:
+            Gradients by parameter, and logs.
+
+        Reference: disco_rl/agent.py::Agent._loss
+        """
+        with torch.enable_grad():
+            if agent_out is None:
+                params = _tracked(params, is_meta_training)
+                agent_out = agent_net.unroll(params, rollout.observations)
+            alias = {head: x.view_as(x) for head, x in agent_out.items()}
+            total, logs = self.loss(rollout, alias, meta_out, is_meta_training)
+            partial = torch.autograd.grad(
+                total, list(alias.values()), create_graph=is_meta_training, materialize_grads=True
+            )
+            grads = torch.autograd.grad(
+                list(agent_out.values()), list(params.values()), partial, create_graph=is_meta_training
+            )
+        if not is_meta_training:
+            logs = {name: x.detach() for name, x in logs.items()}
+        return dict(zip(params, grads, strict=True)), logs
+
+    def learner_step(
+        self, rollout: Rollout, state: LearnerState, meta_params: Params, is_meta_training: bool = False
+    ) -> tuple[LearnerState, Logs]:
+        """Learns from one rollout.
+
+        With `is_meta_training`, results can be differentiated for meta-parameters and for every tensor of the state that
+        requires a gradient; without, nothing that comes out carries a graph.
+
+        Args:
+            rollout: T+1 steps.
+            state: of the learner.
+            meta_params: of the rule.
+            is_meta_training: whether to keep the graph.
+
+        Returns:
+            The new state, and logs: scalars, and what the meta-network said as `meta_out`.
+
+        Reference: disco_rl/agent.py::Agent.learner_step
+        """
+        check_rollout(rollout)
+        config = self.config
+        with torch.enable_grad():
+            params = _tracked(state.params, is_meta_training)
+            agent_out = agent_net.unroll(params, rollout.observations)
+        with torch.set_grad_enabled(is_meta_training):
+            seen = agent_out if is_meta_training else {head: x.detach() for head, x in agent_out.items()}
+            meta_out, meta_state = disco.unroll_meta_net(
+                meta_params,
+                params,
+                state.meta_state,
+                rule_inputs(rollout, seen),
+                config.hyper,
+                config.rule,
+                config.meta_net,
+            )
+            grads, logs = self.loss_and_grads(params, rollout, meta_out, is_meta_training, agent_out)
+            directions, opt_state = optim.adam_sg(grads, state.opt_state)
+            updates = optim.clip_and_scale(directions, config.max_abs_update, config.learning_rate)
+            new_params = optim.apply_updates(params, updates)
+            logs["global_gradient_norm"] = optim.global_norm(grads)
+            logs["global_update_norm"] = optim.global_norm(updates)
+            logs["meta_out"] = meta_out
+        return LearnerState(new_params, opt_state, meta_state), logs

@@ -1,0 +1,120 @@
+"""The agent's network: an MLP torso, linear heads, and an LSTM model asked once per action."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from port import nets
+from port.types import LstmState, Observations, Outputs, Params
+
+FLAT_HEADS = ("logits", "y")
+MODEL_HEADS = ("z", "aux_pi", "q")
+
+
+def leaves(observations: Observations) -> list[Tensor]:
+    """The tensors of an observation; those of a dict by sorted key, as JAX orders a tree."""
+    if isinstance(observations, Mapping):
+        return [leaf for key in sorted(observations) for leaf in leaves(observations[key])]
+    return [observations]
+
+
+def flatten_observations(observations: Observations, lead: int, like: Tensor) -> Tensor:
+    """One row per leading position.
+
+    Args:
+        observations: tensors [*I, ...].
+        lead: number of leading axes I.
+        like: gives the dtype.
+
+    Returns:
+        [N, features], where N is the product of the leading sizes.
+    """
+    tensors = leaves(observations)
+    if not tensors:
+        raise ValueError("The observation holds no tensor.")
+    prefix = tensors[0].shape[:lead]
+    if any(x.ndim <= lead or x.shape[:lead] != prefix for x in tensors):
+        shapes = ", ".join(str(tuple(x.shape)) for x in tensors)
+        raise ValueError(f"Observations must share {lead} leading sizes and have features after them; got {shapes}.")
+    flat = [x.reshape(prefix.numel(), -1).to(like.dtype) for x in tensors]
+    return flat[0] if len(flat) == 1 else torch.cat(flat, dim=-1)
+
+
+def torso(params: Params, flat: Tensor) -> Tensor:
+    """Embedding of each state: [N, features] to [N, E].
+
+    Reference: disco_rl/networks/nets.py::MLP._embedding_pass
+    """
+    return nets.mlp(params, "torso", flat)
+
+
+def root_state(params: Params, embedding: Tensor) -> LstmState:
+    """State that the model starts from: [N, E] to two of [N, L].
+
+    Reference: disco_rl/networks/action_models.py::LSTMModel.root_embedding
+    """
+    cell = nets.linear(params, "model/root", embedding)
+    return LstmState(cell.tanh(), cell)
+
+
+def model_transition(params: Params, root: LstmState) -> Tensor:
+    """One LSTM step per action, from one-hot actions.
+
+    A one-hot input picks a row of the input weight, so the hidden state is projected once per state and each action adds
+    its row.
+
+    Args:
+        params: holds `model/lstm/w` [A + L, 4L].
+        root: two of [N, L].
+
+    Returns:
+        [N, A, L].
+
+    Reference: disco_rl/networks/action_models.py::LSTMModel._model_transition_all_actions
+    """
+    weight, bias = nets.weight_and_bias(params, "model/lstm")
+    A = weight.shape[0] - root.hidden.shape[-1]
+    gates = torch.addmm(bias, root.hidden, weight[A:])  # [N, 4L]
+    gates = gates.unsqueeze(1) + weight[:A]  # [N, A, 4L]
+    return nets.lstm_gates(gates, root.cell.unsqueeze(1)).hidden
+
+
+def action_model(params: Params, root: LstmState) -> Outputs:
+    """Predictions for every action: two of [N, L] to z [N, A, P], aux_pi [N, A, A] and q [N, A, K].
+
+    Reference: disco_rl/networks/action_models.py::LSTMModel.model_step
+    """
+    transition = model_transition(params, root)
+    return {head: nets.mlp(params, f"model/{head}", transition) for head in MODEL_HEADS}
+
+
+def step(params: Params, observations: Observations, lead: int = 1) -> Outputs:
+    """All outputs for observations with `lead` leading axes.
+
+    Args:
+        params: of the agent.
+        observations: [*I, ...], a tensor or a dict of tensors.
+        lead: number of leading axes I; 1 for a batch.
+
+    Returns:
+        logits [*I, A], y [*I, P], z [*I, A, P], aux_pi [*I, A, A] and q [*I, A, K].
+
+    Reference: disco_rl/networks/nets.py::MLPHeadNet.__call__
+    """
+    weight, _ = nets.weight_and_bias(params, "heads/logits")
+    prefix = leaves(observations)[0].shape[:lead]
+    embedding = torso(params, flatten_observations(observations, lead, like=weight))
+    out = {head: nets.linear(params, f"heads/{head}", embedding) for head in FLAT_HEADS}
+    out |= action_model(params, root_state(params, embedding))
+    return {head: x.view(*prefix, *x.shape[1:]) for head, x in out.items()}
+
+
+def unroll(params: Params, observations: Observations) -> Outputs:
+    """`step` over time: observations [T+1, B, ...]; the network has no memory.
+
+    Reference: disco_rl/networks/nets.py::MLPHeadNet.unroll
+    """
+    return step(params, observations, lead=2)

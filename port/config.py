@@ -1,0 +1,131 @@
+"""Configuration: frozen dataclasses whose defaults are Disco103's; sizes that follow from others are computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from port.input_option import InputOption, disco_input_option, feature_width
+
+
+def _positive(owner: object, *names: str) -> None:
+    for name in names:
+        value = getattr(owner, name)
+        sizes = value if isinstance(value, tuple) else (value,)
+        if any(size <= 0 for size in sizes):
+            raise ValueError(f"{type(owner).__name__}.{name} is {value}; it must be positive.")
+
+
+def _fraction(owner: object, *names: str) -> None:
+    for name in names:
+        value = getattr(owner, name)
+        if not 0.0 <= value <= 1.0:
+            raise ValueError(f"{type(owner).__name__}.{name} is {value}; it must lie between 0 and 1.")
+
+
+@dataclass(frozen=True)
+class MetaRnnConfig:
+    """The RNN that runs over an agent's life, one step per learner step."""
+
+    policy_channels: tuple[int, ...] = (16, 2)
+    embedding_size: tuple[int, ...] = (16,)
+    pred_embedding_size: tuple[int, ...] = (16, 1)
+    hidden_size: int = 128  # M
+
+    def __post_init__(self) -> None:
+        _positive(self, "policy_channels", "embedding_size", "pred_embedding_size", "hidden_size")
+
+
+@dataclass(frozen=True)
+class MetaNetConfig:
+    """The meta-network. A stddev of None means one over the root of the fan-in."""
+
+    prediction_size: int = 600  # P
+    hidden_size: int = 256  # H
+    embedding_size: tuple[int, ...] = (16, 1)
+    policy_channels: tuple[int, ...] = (16, 2)
+    policy_target_channels: tuple[int, ...] = (16,)
+    output_stddev: float | None = 0.3
+    aux_stddev: float | None = 0.3
+    policy_target_stddev: float | None = 0.3
+    state_stddev: float | None = 1.0
+    meta_rnn: MetaRnnConfig = field(default_factory=MetaRnnConfig)
+    inputs: InputOption = field(default_factory=disco_input_option)
+
+    def __post_init__(self) -> None:
+        _positive(self, "prediction_size", "hidden_size", "embedding_size", "policy_channels", "policy_target_channels")
+
+    def action_features(self, embedding: int) -> int:
+        """Features per action that enter a policy net: the listed ones and the action taken, one-hot."""
+        listed = self.inputs.action_conditional
+        return 1 + sum(feature_width(f, self.prediction_size, embedding, per_action=True) for f in listed)
+
+    def step_features(self, embedding: int, policy_embedding: int) -> int:
+        """Features per step: the listed ones, and the policy embedding averaged and at the action taken."""
+        listed = self.inputs.base
+        widths = sum(feature_width(f, self.prediction_size, embedding, per_action=False) for f in listed)
+        return widths + 2 * policy_embedding
+
+
+@dataclass(frozen=True)
+class AgentNetConfig:
+    """The agent's network."""
+
+    dense: tuple[int, ...] = (512, 512)
+    head_w_init_std: float | None = 1e-2
+    head_mlp_hiddens: tuple[int, ...] = (128,)
+    lstm_size: int = 128  # L
+
+    def __post_init__(self) -> None:
+        _positive(self, "dense", "head_mlp_hiddens", "lstm_size")
+
+
+@dataclass(frozen=True)
+class DiscoConfig:
+    """Value estimation inside the rule."""
+
+    value_discount: float = 0.997
+    num_bins: int = 601  # K
+    max_abs_value: float = 300.0
+    moving_average_decay: float = 0.99
+    moving_average_eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        _positive(self, "max_abs_value", "moving_average_eps")
+        _fraction(self, "value_discount", "moving_average_decay")
+        if self.num_bins < 2:
+            raise ValueError(f"DiscoConfig.num_bins is {self.num_bins}; two-hot values need at least 2.")
+
+
+@dataclass(frozen=True)
+class HyperParams:
+    """Weights of the loss and speeds of the rule. `discount_factor` is not used by Disco; `value_discount` is."""
+
+    pi_cost: float = 1.0
+    y_cost: float = 1.0
+    z_cost: float = 1.0
+    value_cost: float = 0.2
+    aux_policy_cost: float = 1.0
+    target_params_coeff: float = 0.9
+    value_fn_td_lambda: float = 0.95
+    discount_factor: float = 0.997
+
+    def __post_init__(self) -> None:
+        _fraction(self, "target_params_coeff", "value_fn_td_lambda", "discount_factor")
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """An agent that learns by Disco.
+
+    Reference: disco_rl/agent.py::get_settings_disco
+    """
+
+    learning_rate: float = 3e-4
+    max_abs_update: float = 1.0
+    hyper: HyperParams = field(default_factory=HyperParams)
+    rule: DiscoConfig = field(default_factory=DiscoConfig)
+    meta_net: MetaNetConfig = field(default_factory=MetaNetConfig)
+    net: AgentNetConfig = field(default_factory=AgentNetConfig)
+
+    def __post_init__(self) -> None:
+        _positive(self, "learning_rate", "max_abs_update")

@@ -1,0 +1,207 @@
+"""The Disco update rule: what the meta-network makes of a rollout, and the agent's loss against it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from port import agent_net, meta_net, moving_average, ops, optim, values
+from port.config import DiscoConfig, HyperParams, MetaNetConfig
+from port.types import Logs, LstmState, MetaState, Observations, Outputs, Params, RuleInputs
+
+MetaOut = dict[str, Any]  # tensors, and under "target_out" the outputs of the target network
+UnrollFn = Callable[[Params, Observations], Outputs]
+
+_VALUE_FIELDS = (
+    "q_target",
+    "adv",
+    "normalized_adv",
+    "qv_adv",
+    "normalized_qv_adv",
+    "q_value",
+    "q_td",
+    "normalized_q_td",
+)
+
+
+def init_meta_state(config: MetaNetConfig, params: Params) -> MetaState:
+    """What the rule remembers at the start of an agent's life; dtype and device are those of `params`.
+
+    Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.init_meta_state
+    """
+    like = next(iter(params.values()))
+    M = config.meta_rnn.hidden_size
+    rnn_state = LstmState(like.new_zeros(M), like.new_zeros(M))
+    return MetaState(rnn_state, moving_average.init(like), moving_average.init(like), dict(params))
+
+
+def check_inputs(inputs: RuleInputs) -> None:
+    """Raises ValueError or KeyError where the inputs of the rule do not fit together."""
+    if inputs.rewards.ndim != 2 or inputs.rewards.shape[0] < 1:
+        raise ValueError(f"Rewards must be [T, B] with T at least 1; got {tuple(inputs.rewards.shape)}.")
+    T, B = inputs.rewards.shape
+    heads = (*agent_net.FLAT_HEADS, *agent_net.MODEL_HEADS)
+    missing = [head for head in heads if head not in inputs.agent_out]
+    if missing:
+        raise KeyError(f"The agent's outputs lack {', '.join(missing)}; Disco needs {', '.join(heads)}.")
+    if "logits" not in inputs.behaviour_agent_out:
+        raise KeyError("The outputs of the acting network lack logits; the importance weights need them.")
+    A = inputs.agent_out["logits"].shape[-1]
+    leads: dict[str, tuple[Tensor, tuple[int, ...]]]
+    leads = {f"agent_out/{head}": (inputs.agent_out[head], (T + 1, B)) for head in heads}
+    leads |= {f"agent_out/{head}": (inputs.agent_out[head], (T + 1, B, A)) for head in agent_net.MODEL_HEADS}
+    leads["behaviour_agent_out/logits"] = (inputs.behaviour_agent_out["logits"], (T + 1, B, A))
+    leads["actions"] = (inputs.actions, (T + 1, B))
+    leads["is_terminal"] = (inputs.is_terminal, (T, B))
+    for name, (x, lead) in leads.items():
+        if tuple(x.shape[: len(lead)]) != lead:
+            raise ValueError(f"With {T} transitions of {B}, {name} must start with {lead}; got {tuple(x.shape)}.")
+    ops.check_actions(inputs.actions, A)
+
+
+def unroll_meta_net(
+    meta_params: Params,
+    params: Params,
+    meta_state: MetaState,
+    inputs: RuleInputs,
+    hyper: HyperParams,
+    rule: DiscoConfig,
+    meta_config: MetaNetConfig,
+    unroll_policy: UnrollFn = agent_net.unroll,
+) -> tuple[MetaOut, MetaState]:
+    """Runs the target network, the value estimates and the meta-network over a rollout.
+
+    Args:
+        meta_params: of the meta-network.
+        params: of the agent, towards which the target network moves.
+        meta_state: what the rule remembers.
+        inputs: the rollout; any `extra_from_rule` in it is replaced.
+        hyper: the trace parameter and the speed of the target network are read.
+        rule: value estimation.
+        meta_config: of the meta-network.
+        unroll_policy: the agent's network, from parameters and observations to outputs.
+
+    Returns:
+        Targets pi [T, B, A], y and z [T, B, P], meta_input_emb [T, B, 1], the value estimates that the loss and the logs
+        read, the target network's outputs as `target_out`; and what the rule remembers from here on.
+
+    Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.unroll_meta_net
+    """
+    check_inputs(inputs)
+    target_out = unroll_policy(meta_state.target_params, inputs.observations)
+    outs, adv_ema, td_ema = values.value_outs(
+        inputs.agent_out["q"],
+        target_out["q"],
+        inputs.agent_out["logits"],
+        inputs.behaviour_agent_out["logits"],
+        inputs.actions,
+        inputs.rewards,
+        inputs.is_terminal,
+        meta_state.adv_ema,
+        meta_state.td_ema,
+        rule.value_discount,
+        hyper.value_fn_td_lambda,
+        rule.max_abs_value,
+        rule.moving_average_decay,
+        rule.moving_average_eps,
+    )
+    extra = {
+        "v_scalar": outs.value,
+        "adv": outs.adv,
+        "normalized_adv": outs.normalized_adv,
+        "q": outs.target_q_value,
+        "qv_adv": outs.qv_adv,
+        "normalized_qv_adv": outs.normalized_qv_adv,
+        "target_out": target_out,
+    }
+    seen = replace(inputs, extra_from_rule=extra)
+    net_out, rnn_state = meta_net.meta_net(meta_params, seen, meta_state.rnn_state, meta_config.inputs)
+    meta_out: MetaOut = {**net_out, **{name: getattr(outs, name) for name in _VALUE_FIELDS}, "target_out": target_out}
+    target_params = optim.target_average(meta_state.target_params, params, hyper.target_params_coeff)
+    return meta_out, MetaState(rnn_state, adv_ema, td_ema, target_params)
+
+
+def agent_loss(
+    inputs: RuleInputs, meta_out: Mapping[str, Any], hyper: HyperParams, backprop: bool
+) -> tuple[Tensor, Logs]:
+    """Distance of the agent's predictions from the meta-network's targets.
+
+    Args:
+        inputs: the rollout.
+        meta_out: targets pi [T, B, A], y [T, B, P] and z [T, B, P].
+        hyper: weights of the four terms.
+        backprop: whether gradients flow into the targets, as meta-training needs.
+
+    Returns:
+        Loss per step [T, B], and logs, scalars.
+
+    Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.agent_loss
+    """
+    check_inputs(inputs)
+    actions, out = inputs.actions[:-1], {head: x[:-1] for head, x in inputs.agent_out.items()}
+    pi_hat, y_hat, z_hat = (meta_out[name] if backprop else meta_out[name].detach() for name in ("pi", "y", "z"))
+    z_a = ops.batch_lookup(out["z"], actions)  # [T, B, P]
+    aux_a = ops.batch_lookup(out["aux_pi"], actions)  # [T, B, A]
+    for name, got, want in (("pi", pi_hat, out["logits"]), ("y", y_hat, out["y"]), ("z", z_hat, z_a)):
+        if got.shape != want.shape:
+            raise ValueError(f"The target {name} is {tuple(got.shape)}; the agent predicts {tuple(want.shape)}.")
+
+    # Log-probabilities, once for the losses and the logged entropies.
+    log_pi, log_y, log_z, log_aux = (x.log_softmax(-1) for x in (out["logits"], out["y"], z_a, aux_a))
+    log_pi_hat, log_y_hat, log_z_hat = (x.log_softmax(-1) for x in (pi_hat, y_hat, z_hat))
+    log_next = inputs.agent_out["logits"][1:].log_softmax(-1)
+
+    pi_loss = ops.kl_from_log_probs(log_pi_hat, log_pi)  # [T, B]
+    y_loss = ops.kl_from_log_probs(log_y_hat, log_y)
+    z_loss = ops.kl_from_log_probs(log_z_hat, log_z)
+    continues = 1.0 - inputs.is_terminal.to(log_pi.dtype)
+    aux_loss = ops.kl_from_log_probs(log_next.detach(), log_aux) * continues
+    total = (
+        hyper.pi_cost * pi_loss + hyper.y_cost * y_loss + hyper.z_cost * z_loss + hyper.aux_policy_cost * aux_loss
+    )
+    with torch.set_grad_enabled(torch.is_grad_enabled() and backprop):
+        log_probs = {
+            "entropy": log_pi,
+            "y_entropy": log_y,
+            "z_entropy": log_z,
+            "pi_hat_entropy": log_pi_hat,
+            "aux_policy_entropy": log_aux,
+            "aux_target_entropy": log_next,
+        }
+        means = {"logits": out["logits"], "y": out["y"], "z": out["z"], "pi_loss": pi_loss, "aux_kl_loss": aux_loss}
+        means |= {"pi_hat": pi_hat, "y_hat": y_hat, "z_hat": z_hat}
+        means |= {name: ops.entropy_from_log_probs(x) for name, x in log_probs.items()}
+        return total, {name: x.mean() for name, x in means.items()}
+
+
+def agent_loss_no_meta(
+    inputs: RuleInputs, meta_out: Mapping[str, Any], hyper: HyperParams, rule: DiscoConfig
+) -> tuple[Tensor, Logs]:
+    """The value loss, which lets no gradient into the meta-network.
+
+    Args:
+        inputs: the rollout.
+        meta_out: q_td [T, B], and what the logs report: q_target, q_value, normalized_q_td.
+        hyper: the weight of the loss.
+        rule: value estimation.
+
+    Returns:
+        Loss per step [T, B], and logs, scalars.
+
+    Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.agent_loss_no_meta
+    """
+    q_a = ops.batch_lookup(inputs.agent_out["q"][:-1], inputs.actions[:-1])  # [T, B, K]
+    td = meta_out["q_td"].detach()
+    loss = values.value_loss_from_td(q_a, td, rule.max_abs_value, categorical=True, nonlinear=True)
+    logs = {
+        "q_target": meta_out["q_target"].mean(),
+        "agent_q_mean": meta_out["q_value"].mean(),
+        "q_loss": loss.mean(),
+        "td": meta_out["q_td"].mean(),
+        "normalized_td": meta_out["normalized_q_td"].mean(),
+    }
+    return loss * hyper.value_cost, logs

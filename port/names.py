@@ -1,0 +1,140 @@
+"""Parameter names and shapes: ours, and what the original's Haiku modules call them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+from port.agent_net import FLAT_HEADS, MODEL_HEADS
+from port.config import AgentNetConfig, DiscoConfig, MetaNetConfig
+
+Shape: TypeAlias = tuple[int, ...]
+Shapes: TypeAlias = dict[str, Shape]
+ObsSpec: TypeAlias = Shape | Mapping[str, Any]
+
+_META_RNN = "lstm/~/meta_lstm/~unroll"
+
+# Our layer, or stack of layers, and the original's module; "{i}" counts the layers of a stack.
+_META_MODULES = {
+    "y_net": "lstm/mlp/~/linear_{i}",
+    "z_net": "lstm/mlp_1/~/linear_{i}",
+    "policy_net": "lstm/sequential/conv1_d{_i}",
+    "trajectory_lstm": "lstm/lstm/linear",
+    "gate": "lstm/linear",
+    "meta_input": "lstm/linear_1",
+    "y_head": "lstm/linear_2",
+    "z_head": "lstm/linear_3",
+    "pi_net": "lstm/sequential_1/conv1_d{_i}",
+    "pi_head": "lstm/linear_4",
+    "meta_rnn/y_net": f"{_META_RNN}/mlp/~/linear_{{i}}",
+    "meta_rnn/z_net": f"{_META_RNN}/mlp_1/~/linear_{{i}}",
+    "meta_rnn/policy_net": f"{_META_RNN}/sequential/conv1_d{{_i}}",
+    "meta_rnn/embed": f"{_META_RNN}/mlp_2/~/linear_{{i}}",
+    "meta_rnn/lstm": f"{_META_RNN}/lstm/linear",
+}
+
+# The original makes flat heads in sorted order and model heads in the order of its specification.
+_AGENT_MODULES = {
+    "torso": "mlp/~_embedding_pass/torso/~/linear_{i}",
+    "heads/logits": "mlp/~_head_pass/torso_head/~/linear_0",
+    "heads/y": "mlp/~_head_pass/torso_head_1/~/linear_0",
+    "model/root": "mlp/linear",
+    "model/lstm": "mlp/action_cond/linear",
+    "model/z": "mlp/mlp/~/linear_{i}",
+    "model/aux_pi": "mlp/mlp_1/~/linear_{i}",
+    "model/q": "mlp/mlp_2/~/linear_{i}",
+}
+
+
+def _translate(ours: Iterable[str], modules: Mapping[str, str]) -> dict[str, str]:
+    """Maps `stack/i/w` or `layer/w` to the original's name."""
+    table = {}
+    for name in ours:
+        layer, _, kind = name.rpartition("/")
+        stack, _, index = layer.rpartition("/")
+        if layer in modules:
+            original = modules[layer]
+        else:
+            original = modules[stack].replace("{i}", index).replace("{_i}", f"_{index}" if int(index) else "")
+        table[name] = f"{original}/{kind}"
+    return table
+
+
+def _dense(shapes: Shapes, name: str, inputs: int, outputs: int) -> int:
+    shapes[f"{name}/w"], shapes[f"{name}/b"] = (inputs, outputs), (outputs,)
+    return outputs
+
+
+def _mlp(shapes: Shapes, name: str, *sizes: int) -> int:
+    for i, (inputs, outputs) in enumerate(pairwise(sizes)):
+        _dense(shapes, f"{name}/{i}", inputs, outputs)
+    return sizes[-1]
+
+
+def _convs(shapes: Shapes, name: str, *channels: int) -> int:
+    for i, (inputs, outputs) in enumerate(pairwise(channels)):
+        shapes[f"{name}/{i}/w"], shapes[f"{name}/{i}/b"] = (1, 2 * inputs, outputs), (outputs,)
+    return channels[-1]
+
+
+def observation_size(spec: ObsSpec) -> int:
+    """Number of features of one observation, given its shape or a dict of shapes."""
+    if isinstance(spec, Mapping):
+        return sum(observation_size(spec[key]) for key in spec)
+    return math.prod(spec)
+
+
+def agent_shapes(net: AgentNetConfig, features: int, num_actions: int, prediction_size: int, num_bins: int) -> Shapes:
+    """Shapes of the agent's parameters by our names, in the order in which the network uses them."""
+    shapes: Shapes = {}
+    L = net.lstm_size
+    embedding = _mlp(shapes, "torso", features, *net.dense)
+    widths = {"logits": num_actions, "y": prediction_size, "z": prediction_size, "aux_pi": num_actions, "q": num_bins}
+    for head in FLAT_HEADS:
+        _dense(shapes, f"heads/{head}", embedding, widths[head])
+    _dense(shapes, "model/root", embedding, L)
+    _dense(shapes, "model/lstm", num_actions + L, 4 * L)
+    for head in MODEL_HEADS:
+        _mlp(shapes, f"model/{head}", L, *net.head_mlp_hiddens, widths[head])
+    return shapes
+
+
+def meta_shapes(config: MetaNetConfig) -> Shapes:
+    """Shapes of the meta-parameters by our names, in the order in which the network uses them."""
+    shapes: Shapes = {}
+    P, H, rnn = config.prediction_size, config.hidden_size, config.meta_rnn
+    M = rnn.hidden_size
+    embedding, policy = config.embedding_size[-1], config.policy_channels[-1]
+    for net in ("y_net", "z_net"):
+        if config.inputs.uses(net):
+            _mlp(shapes, net, P, *config.embedding_size)
+    _convs(shapes, "policy_net", config.action_features(embedding), *config.policy_channels)
+    _dense(shapes, "trajectory_lstm", config.step_features(embedding, policy) + H, 4 * H)
+    _dense(shapes, "gate", M, H)
+    meta_input = _dense(shapes, "meta_input", H, 1)
+    _dense(shapes, "y_head", H, P)
+    _dense(shapes, "z_head", H, P)
+    _dense(shapes, "pi_head", _convs(shapes, "pi_net", H + policy, *config.policy_target_channels), 1)
+
+    embedding, policy = rnn.pred_embedding_size[-1], rnn.policy_channels[-1]
+    _mlp(shapes, "meta_rnn/y_net", P, *rnn.pred_embedding_size)
+    if config.inputs.uses("z_net"):
+        _mlp(shapes, "meta_rnn/z_net", P, *rnn.pred_embedding_size)
+    _convs(shapes, "meta_rnn/policy_net", config.action_features(embedding), *rnn.policy_channels)
+    features = config.step_features(embedding, policy) + meta_input + embedding
+    embedded = _mlp(shapes, "meta_rnn/embed", features, *rnn.embedding_size)
+    _dense(shapes, "meta_rnn/lstm", embedded + M, 4 * M)
+    return shapes
+
+
+def agent_names(net: AgentNetConfig) -> dict[str, str]:
+    """The original's flat name of each agent parameter."""
+    # Names depend on depths alone, so any sizes will do.
+    return _translate(agent_shapes(net, 1, 2, 1, DiscoConfig().num_bins), _AGENT_MODULES)
+
+
+def meta_names(config: MetaNetConfig) -> dict[str, str]:
+    """The original's flat name of each meta-parameter."""
+    return _translate(meta_shapes(config), _META_MODULES)

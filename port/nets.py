@@ -1,0 +1,139 @@
+"""Layers: linear, MLP, the permutation-equivariant convolution, LSTM.
+
+Parameters are a flat dict; a layer finds its own under a prefix (`torso/0/w`), and the number of layers is read off the
+names. Linear weights are [in, out].
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from port.types import LstmState, Params
+
+
+def linear(params: Params, prefix: str, x: Tensor) -> Tensor:
+    """x @ w + b: [..., in] to [..., out].
+
+    Reference: haiku/_src/basic.py::Linear.__call__
+    """
+    weight, bias = weight_and_bias(params, prefix)
+    if x.shape[-1] != weight.shape[0]:
+        raise ValueError(f"Layer {prefix!r} takes {weight.shape[0]} features; got a tensor of {tuple(x.shape)}.")
+    flat = torch.addmm(bias, x.reshape(-1, x.shape[-1]), weight)
+    return flat.view(*x.shape[:-1], weight.shape[1])
+
+
+def weight_and_bias(params: Params, prefix: str) -> tuple[Tensor, Tensor]:
+    """The two tensors of a layer, or KeyError."""
+    try:
+        return params[f"{prefix}/w"], params[f"{prefix}/b"]
+    except KeyError as missing:
+        raise KeyError(f"The parameters lack {missing}; load or initialise them with the same configuration.") from None
+
+
+def depth(params: Params, prefix: str) -> int:
+    """Number of layers `prefix/0`, `prefix/1`, ... among the parameters."""
+    layers = 0
+    while f"{prefix}/{layers}/w" in params:
+        layers += 1
+    return layers
+
+
+def mlp(params: Params, prefix: str, x: Tensor) -> Tensor:
+    """Linear layers with a ReLU between them, none after the last: [..., in] to [..., out].
+
+    Reference: haiku/_src/nets/mlp.py::MLP.__call__
+    """
+    for i in range(depth(params, prefix)):
+        x = linear(params, f"{prefix}/{i}", x.relu() if i else x)
+    return x
+
+
+def conv_block(params: Params, prefix: str, x: Tensor) -> Tensor:
+    """Mixes each action's features with their mean over actions, so that the order of actions does not matter.
+
+    The weight [1, 2C, C'] of the width-1 convolution is a matrix: its upper half meets the features, its lower half the
+    mean, which therefore goes through once per state and not once per action.
+
+    Args:
+        params: holds `prefix/w` [1, 2C, C'] and `prefix/b` [C'].
+        prefix: name of the layer.
+        x: [T, B, A, C].
+
+    Returns:
+        [T, B, A, C'].
+
+    Reference: disco_rl/networks/meta_nets.py::_conv1d_block
+    """
+    weight, bias = weight_and_bias(params, prefix)
+    C = x.shape[-1]
+    if weight.shape[-2] != 2 * C:
+        raise ValueError(f"Layer {prefix!r} takes {weight.shape[-2] // 2} channels; got a tensor of {tuple(x.shape)}.")
+    own, shared = weight.reshape(2 * C, -1).split(C)
+    return (x @ own + (x.mean(2, keepdim=True) @ shared + bias)).relu()
+
+
+def conv_net(params: Params, prefix: str, x: Tensor) -> Tensor:
+    """Conv blocks one after the other: [T, B, A, C] to [T, B, A, C'].
+
+    Reference: disco_rl/networks/meta_nets.py::_conv1d_net
+    """
+    for i in range(depth(params, prefix)):
+        x = conv_block(params, f"{prefix}/{i}", x)
+    return x
+
+
+def lstm_gates(gates: Tensor, cell: Tensor) -> LstmState:
+    """New state from pre-activations [..., 4H], in the order input, candidate, forget, output, and the cell [..., H].
+
+    The forget gate gets 1 added, so that a fresh LSTM remembers.
+
+    Reference: haiku/_src/recurrent.py::LSTM.__call__
+    """
+    write, candidate, forget, read = gates.chunk(4, dim=-1)
+    cell = (forget + 1).sigmoid() * cell + write.sigmoid() * candidate.tanh()
+    return LstmState(read.sigmoid() * cell.tanh(), cell)
+
+
+def lstm_step(params: Params, prefix: str, x: Tensor, state: LstmState) -> LstmState:
+    """One step of an LSTM whose weight [in + H, 4H] stacks input on hidden rows: [..., in] to a state of [..., H].
+
+    Reference: haiku/_src/recurrent.py::LSTM.__call__
+    """
+    return lstm_gates(linear(params, prefix, torch.cat((x, state.hidden), dim=-1)), state.cell)
+
+
+def lstm_unroll(params: Params, prefix: str, xs: Tensor, should_reset: Tensor, reverse: bool = False) -> Tensor:
+    """Runs an LSTM from zeros over a sequence, starting over where told to before the step is taken.
+
+    Args:
+        params: holds `prefix/w` [in + H, 4H] and `prefix/b` [4H].
+        prefix: name of the layer.
+        xs: [T, B, in].
+        should_reset: [T, B], booleans.
+        reverse: whether to go from the last step to the first.
+
+    Returns:
+        [T, B, H], the hidden state after each step, in the order of `xs`.
+
+    Reference: haiku/_src/recurrent.py::ResetCore.__call__
+    """
+    weight, bias = weight_and_bias(params, prefix)
+    T, B, features = xs.shape
+    H = weight.shape[1] // 4
+    if weight.shape[0] != features + H or should_reset.shape != (T, B):
+        raise ValueError(
+            f"LSTM {prefix!r} takes {weight.shape[0] - H} features and resets of [T, B]; "
+            f"got tensors of {tuple(xs.shape)} and {tuple(should_reset.shape)}."
+        )
+    from_input = torch.addmm(bias, xs.reshape(T * B, features), weight[:features]).view(T, B, 4 * H)
+    recurrent = weight[features:]
+    resets = should_reset.bool().unsqueeze(-1)  # [T, B, 1]
+    state = LstmState(xs.new_zeros(B, H), xs.new_zeros(B, H))
+    hiddens = []
+    for t in reversed(range(T)) if reverse else range(T):
+        hidden, cell = (x.masked_fill(resets[t], 0.0) for x in state)
+        state = lstm_gates(torch.addmm(from_input[t], hidden, recurrent), cell)
+        hiddens.append(state.hidden)
+    return torch.stack(hiddens[::-1] if reverse else hiddens)

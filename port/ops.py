@@ -1,0 +1,174 @@
+"""Small functions over tensors that the whole port leans on.
+
+Derivatives at a tie or a bound follow JAX, where a maximum shares its gradient evenly between equal arguments.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def check_actions(actions: Tensor, num_actions: int) -> None:
+    """Raises ValueError unless `actions` are integers in [0, num_actions)."""
+    if actions.is_floating_point() or actions.dtype == torch.bool:
+        raise ValueError(f"Actions are {actions.dtype}; give integers.")
+    if actions.numel() and not (0 <= int(actions.min()) and int(actions.max()) < num_actions):
+        low, high = int(actions.min()), int(actions.max())
+        raise ValueError(f"Actions run from {low} to {high}, outside 0 to {num_actions - 1}; check the action space.")
+
+
+def clip(x: Tensor, low: float, high: float) -> Tensor:
+    """Clips to [low, high]; half the gradient passes exactly at a bound (torch.clamp would pass all of it).
+
+    Reference: jax/_src/numpy/lax_numpy.py::clip
+    """
+    return torch.minimum(torch.maximum(x, x.new_tensor(low)), x.new_tensor(high))
+
+
+def batch_lookup(table: Tensor, index: Tensor) -> Tensor:
+    """Picks one row per leading position.
+
+    Args:
+        table: [*I, A, ...].
+        index: [*I], integers in [0, A).
+
+    Returns:
+        [*I, ...], `table[i, index[i]]` for each leading position i.
+
+    Reference: disco_rl/utils.py::batch_lookup
+    """
+    lead = index.shape
+    if table.shape[: index.ndim] != lead or table.ndim == index.ndim:
+        raise ValueError(f"Cannot look up an index of shape {tuple(lead)} in a table of shape {tuple(table.shape)}.")
+    num_rows, rest = table.shape[index.ndim], table.shape[index.ndim + 1 :]
+    check_actions(index, num_rows)
+    starts = torch.arange(index.numel(), device=table.device) * num_rows
+    rows = starts + index.reshape(-1).to(table.device, torch.long)
+    return table.reshape(-1, *rest).index_select(0, rows).reshape(*lead, *rest)
+
+
+def two_hot(value: Tensor, num_bins: int, max_abs: float) -> Tensor:
+    """Spreads each number over the two nearest of K evenly spaced bins in [-max_abs, max_abs].
+
+    Numbers outside the range are clipped to it. The 1e-5 in the denominator means that a number on a bin puts all its
+    weight there, and that between two bins the upper one gets slightly more than its share.
+
+    Args:
+        value: [...].
+        num_bins: K.
+        max_abs: the outermost bins' distance from 0.
+
+    Returns:
+        [..., K], rows that sum to 1.
+
+    Reference: rlax/_src/transforms.py::transform_to_2hot
+    """
+    check_bins(num_bins, max_abs)
+    span, last = 2.0 * max_abs, num_bins - 1
+    value = clip(value, -max_abs, max_abs)
+    position = (value + max_abs) / span * last
+    below, above = position.detach().floor(), position.detach().ceil()
+    value_below, value_above = (edge / last * span - max_abs for edge in (below, above))
+    weight_below = (value_above - value) / (value_above - value_below + 1e-5)
+    empty = value.new_zeros(*value.shape, num_bins)
+    spread = empty.scatter_add(-1, below.long().unsqueeze(-1), weight_below.unsqueeze(-1))
+    return spread.scatter_add(-1, above.long().unsqueeze(-1), (1 - weight_below).unsqueeze(-1))
+
+
+def from_two_hot(probs: Tensor, max_abs: float) -> Tensor:
+    """Mean of a distribution over K evenly spaced bins: [..., K] to [...].
+
+    Reference: rlax/_src/transforms.py::transform_from_2hot
+    """
+    num_bins = probs.shape[-1]
+    check_bins(num_bins, max_abs)
+    bins = torch.linspace(-max_abs, max_abs, num_bins, dtype=probs.dtype, device=probs.device)
+    return (probs * bins).sum(-1)
+
+
+def check_bins(num_bins: int, max_abs: float) -> None:
+    """Raises ValueError unless the bins describe a range."""
+    if num_bins < 2 or max_abs <= 0:
+        raise ValueError(f"{num_bins} bins up to {max_abs} describe no range; use at least 2 bins and a positive bound.")
+
+
+def signed_hyperbolic(x: Tensor, eps: float = 1e-3) -> Tensor:
+    """Shrinks large numbers like a square root, keeping their sign: [...] to [...].
+
+    Reference: rlax/_src/transforms.py::signed_hyperbolic
+    """
+    return x.sign() * ((x.abs() + 1).sqrt() - 1) + eps * x
+
+
+def signed_parabolic(x: Tensor, eps: float = 1e-3) -> Tensor:
+    """Inverse of `signed_hyperbolic`: [...] to [...]. Its derivative at 0 is 0, as the original's.
+
+    Reference: rlax/_src/transforms.py::signed_parabolic
+    """
+    root = (1 + 4 * eps * (eps + 1 + x.abs())).sqrt()
+    return x.sign() * ((root / 2 / eps - 1 / 2 / eps).square() - 1)
+
+
+def signed_log1p(x: Tensor) -> Tensor:
+    """log(1 + |x|) with the sign of x: [...] to [...].
+
+    Reference: rlax/_src/transforms.py::signed_logp1
+    """
+    return x.sign() * x.abs().log1p()
+
+
+def expectation(values: Tensor, log_probs: Tensor) -> Tensor:
+    """Sum of `values` under a distribution over the last axis; what has probability 0 counts 0, even if infinite.
+
+    Reference: distrax/_src/utils/math.py::mul_exp
+    """
+    probs = log_probs.exp()
+    return (torch.where(probs == 0, 0.0, values) * probs).sum(-1)
+
+
+def kl_from_log_probs(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(p || q) of normalised log-probabilities: [..., A] to [...]."""
+    return expectation(log_p - log_q, log_p)
+
+
+def entropy_from_log_probs(log_p: Tensor) -> Tensor:
+    """Entropy of normalised log-probabilities: [..., A] to [...]."""
+    return -expectation(log_p, log_p)
+
+
+def categorical_kl(p_logits: Tensor, q_logits: Tensor) -> Tensor:
+    """KL(p || q) between categorical distributions given by logits: [..., A] to [...].
+
+    Reference: rlax/_src/distributions.py::categorical_kl_divergence
+    """
+    if p_logits.shape[-1] != q_logits.shape[-1]:
+        raise ValueError(f"KL between {p_logits.shape[-1]} and {q_logits.shape[-1]} categories is not defined.")
+    return kl_from_log_probs(p_logits.log_softmax(-1), q_logits.log_softmax(-1))
+
+
+def categorical_entropy(logits: Tensor) -> Tensor:
+    """Entropy of a categorical distribution given by logits: [..., A] to [...].
+
+    Reference: distrax/_src/distributions/categorical.py::Categorical.entropy
+    """
+    return entropy_from_log_probs(logits.log_softmax(-1))
+
+
+def importance_weights(pi_logits: Tensor, mu_logits: Tensor, actions: Tensor) -> Tensor:
+    """Ratio pi(a) / mu(a) of the actions taken; no gradient.
+
+    Args:
+        pi_logits: [..., A], the policy learned about.
+        mu_logits: [..., A], the policy that acted.
+        actions: [...].
+
+    Returns:
+        [...].
+
+    Reference: disco_rl/value_fns/value_utils.py::importance_weight
+    """
+    with torch.no_grad():
+        log_pi = batch_lookup(pi_logits.log_softmax(-1), actions)
+        log_mu = batch_lookup(mu_logits.log_softmax(-1), actions)
+        return (log_pi - log_mu).exp()

@@ -1,0 +1,56 @@
+"""What belongs to the original, from the shell.
+
+Example:
+    python -m reference doctor
+    python -m reference weights --download
+    python -m reference record --check
+"""
+
+import argparse
+import importlib
+import sys
+import types
+
+COMMANDS = {
+    "doctor": "what this machine has of the original, and what is missing",
+    "record": "run the original and write the goldens",
+    "weights": "find and verify Disco103's weights",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command; only that command's module is loaded."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    chosen = argv[0] if argv and argv[0] in COMMANDS else None
+    parser = argparse.ArgumentParser(
+        prog="python -m reference", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    module = None
+    for name, text in COMMANDS.items():
+        command = commands.add_parser(name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+        if name == chosen:
+            module = _load(name)
+            if module is None:
+                return 2
+            command.description = module.__doc__
+            module.add_arguments(command)
+    args = parser.parse_args(argv)
+    assert module is not None  # the parser has refused every name that is not a command
+    return int(module.run(args))
+
+
+def _load(name: str) -> types.ModuleType | None:
+    """Imports a command's module; says in a sentence what is not installed where that fails."""
+    try:
+        return importlib.import_module(f"reference.{name}")
+    except ModuleNotFoundError as error:
+        print(
+            f"`{name}` cannot run: there is no {error.name}; `make bootstrap` installs the lock.",
+            file=sys.stderr,
+        )
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

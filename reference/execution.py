@@ -1,0 +1,92 @@
+"""Runs layers written in JAX: in either precision, jitted or eagerly, with their vector-Jacobian products."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Arrays = dict[str, np.ndarray]
+Tensors = dict[str, jax.Array]
+Settings = dict[str, Any]
+LayerFn = Callable[[Tensors, Settings], Tensors]
+
+
+def _is_float(value: Any) -> bool:
+    return bool(jnp.issubdtype(value.dtype, jnp.floating))
+
+
+def cast(inputs: Mapping[str, np.ndarray], dtype: str) -> Tensors:
+    """NumPy to JAX; floats take the given precision. Call it inside `precision(dtype)`."""
+    return {name: jnp.asarray(value, dtype if _is_float(value) else value.dtype) for name, value in inputs.items()}
+
+
+def precision(dtype: str) -> Any:
+    """The context in which JAX computes in float64 or float32."""
+    if dtype not in ("float64", "float32"):
+        raise ValueError(f"dtype must be float64 or float32, not {dtype!r}.")
+    return jax.experimental.enable_x64(dtype == "float64")
+
+
+def pull_back(
+    fn: Callable[[Tensors], Tensors], inputs: Tensors, cotangents: Tensors, wrt: Sequence[str]
+) -> tuple[Tensors, Tensors]:
+    """Returns the outputs, and the VJP of those named in `cotangents` with respect to the inputs in `wrt`."""
+
+    def of_chosen(chosen: Tensors) -> tuple[Tensors, Tensors]:
+        outputs = fn({**inputs, **chosen})
+        return {name: outputs[name] for name in cotangents}, outputs
+
+    _, pull, outputs = jax.vjp(of_chosen, {name: inputs[name] for name in wrt}, has_aux=True)
+    return outputs, pull(cotangents)[0]
+
+
+class JaxImplementation:
+    """A named set of layers written in JAX; the harness's contract, and what the recorder needs besides."""
+
+    def __init__(self, name: str, description: str, layers: Mapping[str, LayerFn]):
+        """Takes the layers by name."""
+        self.name, self.description, self.layers = name, description, dict(layers)
+        self._compiled = functools.lru_cache(maxsize=64)(self._compile)
+
+    def _compile(self, layer: str, settings: str, dtype: str, wrt: tuple[str, ...], jit: bool) -> Callable[..., Any]:
+        bound = functools.partial(self.layers[layer], s=json.loads(settings))
+
+        def call(inputs: Tensors, cotangents: Tensors) -> tuple[Tensors, Tensors]:
+            if not wrt:
+                return bound(inputs), {}
+            return pull_back(bound, inputs, cotangents, wrt)
+
+        return jax.jit(call) if jit else call
+
+    def evaluate(
+        self,
+        layer: str,
+        inputs: Mapping[str, np.ndarray],
+        settings: Settings,
+        dtype: str,
+        cotangents: Mapping[str, np.ndarray] | None = None,
+        wrt: Sequence[str] = (),
+        jit: bool = True,
+    ) -> tuple[Arrays, Arrays]:
+        """Returns (outputs, VJPs); VJPs are empty unless `wrt` names inputs."""
+        with precision(dtype):
+            call = self._compiled(layer, json.dumps(settings, sort_keys=True), dtype, tuple(wrt), jit)
+            results = call(cast(inputs, dtype), cast(cotangents or {}, dtype))
+            outputs, gradients = jax.tree.map(np.asarray, results)
+        return outputs, gradients
+
+    def run(self, layer: str, inputs: Arrays, settings: Settings, dtype: str) -> Arrays:
+        """The layer's outputs."""
+        return self.evaluate(layer, inputs, settings, dtype)[0]
+
+    def vjp(
+        self, layer: str, inputs: Arrays, settings: Settings, dtype: str, cotangents: Arrays, wrt: Sequence[str]
+    ) -> Arrays:
+        """The layer's vector-Jacobian product with respect to the inputs in `wrt`."""
+        return self.evaluate(layer, inputs, settings, dtype, cotangents, wrt)[1]

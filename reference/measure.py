@@ -1,0 +1,160 @@
+"""Records one case: the original's answers, and how exact they are.
+
+In float64 the inputs are moved by one unit in the last place, and the original is run eagerly beside jitted: what its
+answers move by is its sensitivity. In float32 its own distance to the float64 truth is measured, at the inputs and at
+inputs moved by one float32 unit in the last place (each against the truth at those same inputs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from parity.layers.draw import case_cotangents, generator
+from parity.layers.spec import Arrays, Case, Layer, Settings
+from parity.store import Accuracy, Golden, reduced
+from reference.execution import JaxImplementation
+
+JITTERS = 6
+JITTERS_AT_FULL_SIZE = 2
+AT_BRANCH = 1e-12
+TOLERANCE = 1e-12
+
+
+def moved(inputs: Arrays, dtype: str, rng: np.random.Generator) -> Arrays:
+    """Every float moved by one unit in the last place, up or down; zeros by 1e-30."""
+
+    def move(value: np.ndarray) -> np.ndarray:
+        if value.dtype.kind != "f":
+            return value
+        up = rng.integers(0, 2, value.shape).astype(bool)
+        near = np.nextafter(value.astype(dtype), np.where(up, np.inf, -np.inf).astype(dtype))
+        return np.where(value == 0, np.where(up, 1e-30, -1e-30), near.astype(np.float64))
+
+    return {name: move(value) for name, value in inputs.items()}
+
+
+def near_branch(layer: Layer, inputs: Arrays, settings: Settings) -> dict[str, int]:
+    """How many elements stand at a branch."""
+    if layer.branches is None:
+        return {}
+    return {name: int((margin <= AT_BRANCH).sum()) for name, margin in layer.branches(inputs, settings).items()}
+
+
+def _gap(got: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isfinite(truth), np.abs(got.astype(np.float64) - truth), 0.0)
+
+
+def _largest(gap: np.ndarray) -> float:
+    return float(gap.max()) if gap.size else 0.0
+
+
+def scale(truth: np.ndarray) -> float:
+    """The largest finite magnitude."""
+    finite = truth[np.isfinite(truth)]
+    return float(np.abs(finite).max()) if finite.size else 0.0
+
+
+class Measurement:
+    """The original on one case."""
+
+    def __init__(
+        self, original: JaxImplementation, layer: Layer, case: Case, inputs: Arrays, settings: Settings, eager: bool
+    ):
+        """Takes the case with its inputs made; `eager` says whether to run it op by op as well, which is slow."""
+        self.eager = eager
+        self.original, self.layer, self.case = original, layer, case
+        self.inputs, self.settings = inputs, settings
+        self.wrt = layer.differentiable(settings) if case.gradients else []
+        self.cotangents = case_cotangents(layer, case.name, settings) if self.wrt else {}
+        self.rng = generator(layer.name, case.name, "jitter")
+        self.jitters = JITTERS if case.stored else JITTERS_AT_FULL_SIZE
+
+    def at(self, inputs: Arrays, dtype: str, jit: bool = True) -> dict[str, Arrays]:
+        """Values and VJPs, large arrays as sketches; VJPs in float64 only."""
+        wrt = self.wrt if dtype == "float64" else []
+        cotangents = self.cotangents if wrt else None
+        values, vjps = self.original.evaluate(
+            self.layer.name, inputs, self.settings, dtype, cotangents, wrt, jit=jit
+        )
+        return {
+            "value": {name: reduced(value) for name, value in values.items()},
+            "vjp": {name: reduced(value) for name, value in vjps.items()},
+        }
+
+    def golden(self, origin: str) -> Golden:
+        """Runs everything and puts the golden together."""
+        truth = self.at(self.inputs, "float64")
+        self._check_outputs(truth["value"])
+        branch = near_branch(self.layer, self.inputs, self.settings)
+        neighbours = [self.at(moved(self.inputs, "float64", self.rng), "float64") for _ in range(self.jitters)]
+        eager = [self.at(self.inputs, "float64", jit=False)] if self.eager else []
+        at_a_branch = any(branch.values())
+        distance = self._distances(truth)
+        accuracy = {
+            kind: {
+                name: Accuracy(
+                    scale(ref),
+                    self._sensitivity(kind, name, ref, eager if at_a_branch else [*eager, *neighbours]),
+                    distance.get(name) if kind == "value" else None,
+                )
+                for name, ref in truth[kind].items()
+            }
+            for kind in ("value", "vjp")
+        }
+        outputs = {"float64": truth["value"]}
+        if "float32" in self.case.dtypes:
+            outputs["float32"] = self.at(self.inputs, "float32")["value"]
+        return Golden(
+            layer=self.layer.name,
+            case=self.case.name,
+            settings=self.settings,
+            origin=origin,
+            meta_params=self.case.meta_params,
+            inputs=self.inputs,
+            cotangents=self.cotangents,
+            outputs=outputs,
+            vjps=truth["vjp"],
+            sides=self._sides(truth, neighbours) if at_a_branch else {"value": {}, "vjp": {}},
+            accuracy=accuracy,
+            near_branch=branch,
+            stored=self.case.stored,
+        )
+
+    def _check_outputs(self, values: Arrays) -> None:
+        declared = set(self.layer.outputs(self.settings))
+        if declared != set(values):
+            raise RuntimeError(f"{self.layer.name}: outputs {sorted(declared ^ set(values))} differ from the registry.")
+
+    def _sensitivity(self, kind: str, name: str, ref: np.ndarray, others: list[dict[str, Arrays]]) -> float:
+        if ref.dtype.kind != "f":
+            return 0.0
+        return max((_largest(_gap(other[kind][name], ref)) for other in others), default=0.0)
+
+    def _sides(self, truth: dict[str, Arrays], others: list[dict[str, Arrays]]) -> dict[str, dict[str, list]]:
+        """The lowest and highest answers of the neighbours, where any of them jumps."""
+
+        def jumping(kind: str) -> Iterator[tuple[str, list[np.ndarray]]]:
+            for name, ref in truth[kind].items():
+                stack = np.stack([other[kind][name] for other in others])
+                if ref.dtype.kind == "f" and _largest(_gap(stack, ref)) > TOLERANCE * scale(ref):
+                    yield name, [stack.min(axis=0), stack.max(axis=0)]
+
+        return {kind: dict(jumping(kind)) for kind in ("value", "vjp")}
+
+    def _distances(self, truth: dict[str, Arrays]) -> dict[str, float]:
+        if "float32" not in self.case.dtypes:
+            return {}
+        pairs = [(truth["value"], self.at(self.inputs, "float32")["value"])]
+        if self.eager:
+            pairs.append((truth["value"], self.at(self.inputs, "float32", jit=False)["value"]))
+        for _ in range(self.jitters):
+            near = moved(self.inputs, "float32", self.rng)
+            pairs.append((self.at(near, "float64")["value"], self.at(near, "float32")["value"]))
+        return {
+            name: max(_largest(_gap(single[name], exact[name])) for exact, single in pairs)
+            for name, ref in truth["value"].items()
+            if ref.dtype.kind == "f"
+        }

@@ -1,0 +1,11 @@
+"""DeepMind's `disco_rl`, live, as an implementation of the harness's layers. Importing this needs it installed."""
+
+from reference.execution import JaxImplementation
+from reference.identity import describe
+from reference.original import elementary, learning, networks, values
+
+implementation = JaxImplementation(
+    "original",
+    describe(),
+    {**elementary.LAYERS, **networks.LAYERS, **values.LAYERS, **learning.LAYERS},
+)

@@ -1,0 +1,184 @@
+"""`python -m reference record`: runs the original on the registry's cases and writes the goldens."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from parity.layers import REGISTRY
+from parity.store import FIXTURES, FORMAT, FixtureError, Store, file_name, manifest_bytes, write_atomically
+from reference import identity, weights
+
+EXAMPLE = "example: python -m reference record values/retrace values/outs"
+FLAGS = {
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+}
+NUMERIC = ("jax", "jaxlib", "dm-haiku", "rlax", "distrax", "optax", "chex", "numpy", "safetensors", "tfp-nightly")
+RULES = {
+    "inputs": "parity/layers/draw.py: PCG64 seeded by sha256 of 'layer/case', exact in float32",
+    "made_from_seed": "inputs of cases with stored = false are made again by that rule and checked by digest",
+    "meta_params": "'seeded' weights follow the same rule; 'disco103' names the published file by its sha256",
+    "sketch": "float arrays of more than 16,384 elements are kept as 256 sums with random signs (parity/store.py)",
+    "teacher_forced": "reference/life.py and parity/teacher.py: the original's own learner step on 5x5 Catch",
+}
+
+
+class RecordError(Exception):
+    """Recording was refused; the message says why."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's options."""
+    parser.epilog = EXAMPLE
+    parser.add_argument("layers", nargs="*", metavar="LAYER", help="layers to record (default: all)")
+    parser.add_argument("--check", action="store_true", help="record again, write nothing, and say what would change")
+    parser.add_argument("--out", type=Path, default=FIXTURES, metavar="DIR", help="fixtures folder (default: fixtures/)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Records; 0 done or nothing would change, 1 something would change, 2 could not run."""
+    try:
+        names = _chosen(args.layers)
+        origin = _require_original()
+        with tempfile.TemporaryDirectory(prefix="disco-parity-record-") as folder:
+            recorded = _record_twice(names, Path(folder))
+            if args.check:
+                return _report_changes(args.out, Path(folder) / "a", recorded)
+            _write(args.out, Path(folder) / "a", recorded, origin, bool(args.layers))
+    except (RecordError, FixtureError, weights.WeightsError) as error:
+        print(f"record: {error}", file=sys.stderr)
+        return 2
+    print(f"Recorded {sum(len(c) for c in recorded.values())} cases of {len(recorded)} layers in {args.out}.")
+    return 0
+
+
+def _chosen(layers: list[str]) -> list[str]:
+    unknown = [name for name in layers if name not in REGISTRY]
+    if unknown:
+        raise RecordError(f"no layer is called {unknown[0]!r}; `python -m parity list` shows them all.")
+    return layers or list(REGISTRY)
+
+
+def _require_original() -> identity.Identity:
+    found = identity.identify()
+    if found.state != "genuine":
+        raise RecordError(f"goldens are recorded from the genuine original only. {found.message}")
+    weights.find_weights(download=False)
+    return found
+
+
+def _record_twice(names: list[str], folder: Path) -> dict[str, Any]:
+    """Runs two processes side by side; returns the entries if both made the same bytes."""
+    workers = []
+    for part in ("a", "b"):
+        (folder / part).mkdir()
+        command = [sys.executable, "-m", "reference.record_worker", "--out", str(folder / part), *names]
+        output = None if part == "a" else subprocess.DEVNULL
+        workers.append(subprocess.Popen(command, env={**os.environ, **FLAGS}, stdout=output))
+    started = time.perf_counter()
+    try:
+        codes = [worker.wait() for worker in workers]
+    except BaseException:
+        for worker in workers:
+            worker.kill()
+        raise
+    if any(codes):
+        raise RecordError("the recording process failed; what it printed stands above. Nothing was written.")
+    differing = _differing(folder / "a", folder / "b")
+    if differing:
+        raise RecordError(f"two recordings differ in {', '.join(differing[:5])}; nothing was written.")
+    print(f"Two recordings agree bit for bit ({time.perf_counter() - started:.0f} s).")
+    return json.loads((folder / "a" / "entries.json").read_text())
+
+
+def _differing(first: Path, second: Path) -> list[str]:
+    """What two recordings do not agree on: files by name, tensors and measurements by case."""
+    if {p.name for p in first.iterdir()} != {p.name for p in second.iterdir()}:
+        return ["the set of files"]
+    names = sorted(p.name for p in first.iterdir() if p.read_bytes() != (second / p.name).read_bytes())
+    if not names:
+        return []
+    entries = [json.loads((folder / "entries.json").read_text()) for folder in (first, second)]
+    return [change for layer in entries[0] for change in changes(layer, entries[0][layer], entries[1][layer])] or names
+
+
+def changes(layer: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """Names the tensors and measurements in which two recordings of a layer differ."""
+    found = []
+    for case in sorted(set(old) | set(new)):
+        if case not in old or case not in new:
+            found.append(f"{layer}[{case}] {'added' if case in new else 'removed'}")
+            continue
+        for part in sorted(set(old[case]) | set(new[case])):
+            before, after = old[case].get(part), new[case].get(part)
+            if before == after:
+                continue
+            if part == "tensors":
+                keys = [k for k in sorted(set(before) | set(after)) if before.get(k) != after.get(k)]
+                found += [f"{layer}[{case}] {key}" for key in keys]
+            else:
+                found.append(f"{layer}[{case}] {part}")
+    return found
+
+
+def _report_changes(root: Path, folder: Path, recorded: dict[str, Any]) -> int:
+    known = Store(root).manifest["layers"]
+    found = [c for layer, cases in recorded.items() for c in changes(layer, known.get(layer, {}).get("cases", {}), cases)]
+    for layer in recorded:
+        path = root / "golden" / file_name(layer)
+        if not path.is_file() or path.read_bytes() != (folder / file_name(layer)).read_bytes():
+            found.append(f"{path.name} would be written anew")
+    print("\n".join(found) if found else f"Nothing would change in {len(recorded)} layers.")
+    return 1 if found else 0
+
+
+def _provenance(origin: identity.Identity) -> dict[str, Any]:
+    table = identity.load_table()
+    return {
+        "format": FORMAT,
+        "original": {"repository": table.repository, "commit": table.commit, "files": dict(table.files)},
+        "disco103": {"sha256": weights.DISCO103.sha256},
+        "packages": {name: importlib.metadata.version(name) for name in NUMERIC},
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "flags": FLAGS,
+        "rules": RULES,
+    }
+
+
+def _write(root: Path, folder: Path, recorded: dict[str, Any], origin: identity.Identity, partial: bool) -> None:
+    provenance = _provenance(origin)
+    layers: dict[str, Any] = {}
+    if partial and (root / "manifest.json").exists():
+        before = Store(root).manifest
+        stale = [key for key in ("original", "packages", "flags") if before[key] != provenance[key]]
+        if stale:
+            raise RecordError(f"the other layers were recorded with other {', '.join(stale)}; record all of them again.")
+        layers = {name: value for name, value in before["layers"].items() if name in REGISTRY}
+    for name, cases in recorded.items():
+        content = (folder / file_name(name)).read_bytes()
+        write_atomically(root / "golden" / file_name(name), content)
+        layers[name] = {"sha256": hashlib.sha256(content).hexdigest(), "cases": cases}
+    order = [name for name in REGISTRY if name in layers]
+    write_atomically(root / "manifest.json", manifest_bytes({**provenance, "order": order, "layers": layers}))
+    _remove_stale(root / "golden", {file_name(name) for name in layers})
+
+
+def _remove_stale(folder: Path, wanted: set[str]) -> None:
+    for path in folder.glob("*.safetensors"):
+        if path.name not in wanted:
+            path.unlink()
+    for path in folder.glob(".*.safetensors.*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,0 +1,97 @@
+"""One of the recorder's two processes: runs the original on the cases and writes what it found to a folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from parity.layers import REGISTRY
+from parity.layers.draw import case_inputs
+from parity.layers.spec import Arrays, Case, Layer, Settings
+from parity.store import Golden, canonical, describe, file_name, layer_bytes
+from parity.teacher import Traced, trace
+from reference import weights
+
+FORBIDDEN = ("torch", "port")
+TEACHER_FORCED = "teacher_forced"
+
+
+def refuse_the_port() -> None:
+    """A golden must come from the original alone: stops if the port or torch is loaded in this process."""
+    loaded = [name for name in FORBIDDEN if name in sys.modules]
+    if loaded:
+        raise SystemExit(f"Not recorded: this process has loaded {' and '.join(loaded)}; goldens come from the original alone.")
+
+
+def _with_real_weights(inputs: Arrays) -> Arrays:
+    real = weights.load_weights(download=False)
+    return {**inputs, **{f"meta_params/{name}": value.astype(np.float64) for name, value in real.items()}}
+
+
+def cases(layer: Layer, traced: Traced) -> list[tuple[Case, Arrays, Settings, str]]:
+    """All cases of a layer: the registry's, and the one that was seen on the way of a real learner step."""
+    found = []
+    for case in layer.cases:
+        inputs = case_inputs(layer, case)
+        if case.meta_params == "disco103":
+            inputs = _with_real_weights(inputs)
+        found.append((case, inputs, layer.case_settings(case), "generated"))
+    if layer.name in traced:
+        inputs, settings = traced[layer.name]
+        found.append((Case(TEACHER_FORCED), inputs, settings, TEACHER_FORCED))
+    return found
+
+
+def record_layer(layer: Layer, traced: Traced) -> list[Golden]:
+    """Records every case of a layer."""
+    from reference.measure import Measurement
+    from reference.original import implementation
+
+    goldens = []
+    for case, inputs, settings, origin in cases(layer, traced):
+        started = time.perf_counter()
+        plain = json.loads(json.dumps(settings))
+        eager = case.stored and (not goldens or origin == TEACHER_FORCED)
+        golden = Measurement(implementation, layer, case, inputs, plain, eager).golden(origin)
+        goldens.append(golden)
+        print(f"{golden.id}  {time.perf_counter() - started:.1f} s", flush=True)
+    return goldens
+
+
+def real_learner_step() -> Traced:
+    """What reaches each layer in the original's own life on Catch."""
+    from reference.life import root
+    from reference.original import implementation
+
+    inputs, settings = root()
+    return trace(lambda layer, x, s: implementation.run(layer, x, s, "float64"), inputs, settings)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes `<layer>.safetensors` and `entries.json` to the folder given."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("layers", nargs="+")
+    chosen = parser.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    traced = real_learner_step()
+    print("the original's learner step on Catch  traced", flush=True)
+    entries = {}
+    for name in chosen.layers:
+        goldens = record_layer(REGISTRY[name], traced)
+        refuse_the_port()
+        (chosen.out / file_name(name)).write_bytes(layer_bytes(goldens))
+        entries[name] = {golden.case: describe(golden) for golden in goldens}
+    (chosen.out / "entries.json").write_text(canonical(entries))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
