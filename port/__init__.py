@@ -1,9 +1,9 @@
 """A PyTorch port of DeepMind's DiscoRL update rule.
 
-    agent = port.Agent(port.AgentConfig(), obs_spec=(8, 8, 1), num_actions=3)
-    meta_params = port.load_npz("disco_103.npz")
-    state = agent.initial_learner_state(torch.Generator().manual_seed(0), torch.float32)
-    state, logs = agent.learner_step(rollout, state, meta_params)
+agent = port.Agent(port.AgentConfig(), obs_spec=(8, 8, 1), num_actions=3)
+meta_params = port.load_npz("disco_103.npz")
+state = agent.initial_learner_state(torch.Generator().manual_seed(0), torch.float32)
+state, logs = agent.learner_step(rollout, state, meta_params)
 """
 
 from port.agent import Agent

@@ -86,7 +86,9 @@ class Agent:
 
         Reference: disco_rl/agent.py::Agent.initial_learner_state
         """
-        return self.learner_state(init.init_agent_params(self.config, self.obs_spec, self.num_actions, generator, dtype))
+        return self.learner_state(
+            init.init_agent_params(self.config, self.obs_spec, self.num_actions, generator, dtype)
+        )
 
     def learner_state(self, params: Params) -> LearnerState:
         """The state of a learner that starts from the given parameters."""
@@ -188,8 +190,8 @@ class Agent:
     ) -> tuple[LearnerState, Logs]:
         """Learns from one rollout.
 
-        With `is_meta_training`, results can be differentiated for meta-parameters and for every tensor of the state that
-        requires a gradient; without, nothing that comes out carries a graph.
+        With `is_meta_training`, results can be differentiated for meta-parameters and for every tensor of the state
+        that requires a gradient; without, nothing that comes out carries a graph.
 
         Args:
             rollout: T+1 steps.

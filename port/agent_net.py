@@ -63,8 +63,8 @@ def root_state(params: Params, embedding: Tensor) -> LstmState:
 def model_transition(params: Params, root: LstmState) -> Tensor:
     """One LSTM step per action, from one-hot actions.
 
-    A one-hot input picks a row of the input weight, so the hidden state is projected once per state and each action adds
-    its row.
+    A one-hot input picks a row of the input weight, so the hidden state is projected once per state and each action
+    adds its row.
 
     Args:
         params: holds `model/lstm/w` [A + L, 4L].

@@ -86,8 +86,8 @@ def unroll_meta_net(
         unroll_policy: the agent's network, from parameters and observations to outputs.
 
     Returns:
-        Targets pi [T, B, A], y and z [T, B, P], meta_input_emb [T, B, 1], the value estimates that the loss and the logs
-        read, the target network's outputs as `target_out`; and what the rule remembers from here on.
+        Targets pi [T, B, A], y and z [T, B, P], meta_input_emb [T, B, 1], the value estimates that the loss and the
+        logs read, the target network's outputs as `target_out`; and what the rule remembers from here on.
 
     Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.unroll_meta_net
     """
@@ -142,10 +142,11 @@ def agent_loss(
     Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.agent_loss
     """
     check_inputs(inputs)
-    actions, out = inputs.actions[:-1], {head: x[:-1] for head, x in inputs.agent_out.items()}
+    out = {head: x[:-1] for head, x in inputs.agent_out.items()}
     pi_hat, y_hat, z_hat = (meta_out[name] if backprop else meta_out[name].detach() for name in ("pi", "y", "z"))
-    z_a = ops.batch_lookup(out["z"], actions)  # [T, B, P]
-    aux_a = ops.batch_lookup(out["aux_pi"], actions)  # [T, B, A]
+    # Looked up before the last step is dropped: else the backward pass pads the outputs of all actions with zeros.
+    z_a = ops.batch_lookup(inputs.agent_out["z"], inputs.actions)[:-1]  # [T, B, P]
+    aux_a = ops.batch_lookup(inputs.agent_out["aux_pi"], inputs.actions)[:-1]  # [T, B, A]
     for name, got, want in (("pi", pi_hat, out["logits"]), ("y", y_hat, out["y"]), ("z", z_hat, z_a)):
         if got.shape != want.shape:
             raise ValueError(f"The target {name} is {tuple(got.shape)}; the agent predicts {tuple(want.shape)}.")
@@ -160,9 +161,7 @@ def agent_loss(
     z_loss = ops.kl_from_log_probs(log_z_hat, log_z)
     continues = 1.0 - inputs.is_terminal.to(log_pi.dtype)
     aux_loss = ops.kl_from_log_probs(log_next.detach(), log_aux) * continues
-    total = (
-        hyper.pi_cost * pi_loss + hyper.y_cost * y_loss + hyper.z_cost * z_loss + hyper.aux_policy_cost * aux_loss
-    )
+    total = hyper.pi_cost * pi_loss + hyper.y_cost * y_loss + hyper.z_cost * z_loss + hyper.aux_policy_cost * aux_loss
     with torch.set_grad_enabled(torch.is_grad_enabled() and backprop):
         log_probs = {
             "entropy": log_pi,
@@ -194,7 +193,7 @@ def agent_loss_no_meta(
 
     Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.agent_loss_no_meta
     """
-    q_a = ops.batch_lookup(inputs.agent_out["q"][:-1], inputs.actions[:-1])  # [T, B, K]
+    q_a = ops.batch_lookup(inputs.agent_out["q"], inputs.actions)[:-1]  # [T, B, K]
     td = meta_out["q_td"].detach()
     loss = values.value_loss_from_td(q_a, td, rule.max_abs_value, categorical=True, nonlinear=True)
     logs = {

@@ -27,7 +27,7 @@ def truncated_normal(uniform: Tensor) -> Tensor:
 
     Reference: jax/_src/random.py::truncated_normal
     """
-    if uniform.numel() and not (0.0 <= float(uniform.min()) and float(uniform.max()) < 1.0):
+    if uniform.numel() and not (float(uniform.min()) >= 0.0 and float(uniform.max()) < 1.0):
         raise ValueError("Noise for a truncated normal must be uniform in [0, 1).")
     root2, bound = uniform.new_tensor(math.sqrt(2)), uniform.new_tensor(BOUND)
     low, high = torch.erf(-bound / root2), torch.erf(bound / root2)

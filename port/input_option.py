@@ -1,7 +1,7 @@
 """Which inputs the meta-network reads, as data.
 
-A feature is a source among the rule's inputs and a chain of transforms; `y_net` and `z_net` in a chain are small networks
-of the meta-network itself.
+A feature is a source among the rule's inputs and a chain of transforms; `y_net` and `z_net` in a chain are small
+networks of the meta-network itself.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TransformConfig:
     def __post_init__(self) -> None:
         for name in self.transforms:
             if name == "normalize":
-                raise ValueError(f"{self.source}: normalize keeps a state, which inputs of the meta-network have no place for.")
+                raise ValueError(f"{self.source}: normalize keeps a state; the meta-network's inputs keep none.")
             if name not in transforms.TRANSFORMS and name not in NETS:
                 known = ", ".join((*transforms.TRANSFORMS, *NETS))
                 raise ValueError(f"{self.source}: there is no transform called {name!r}; there are: {known}.")

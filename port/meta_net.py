@@ -163,9 +163,7 @@ def meta_rnn(params: Params, features: Features, option: InputOption, outs: Outp
     return nets.lstm_step(params, "meta_rnn/lstm", embedded.mean((0, 1)), state)
 
 
-def meta_net(
-    params: Params, inputs: RuleInputs, state: LstmState, option: InputOption
-) -> tuple[Outputs, LstmState]:
+def meta_net(params: Params, inputs: RuleInputs, state: LstmState, option: InputOption) -> tuple[Outputs, LstmState]:
     """The whole meta-network.
 
     Args:

@@ -13,7 +13,7 @@ from port.types import LstmState, Params
 
 
 def linear(params: Params, prefix: str, x: Tensor) -> Tensor:
-    """x @ w + b: [..., in] to [..., out].
+    """Computes x @ w + b: [..., in] to [..., out].
 
     Reference: haiku/_src/basic.py::Linear.__call__
     """

@@ -13,7 +13,7 @@ def check_actions(actions: Tensor, num_actions: int) -> None:
     """Raises ValueError unless `actions` are integers in [0, num_actions)."""
     if actions.is_floating_point() or actions.dtype == torch.bool:
         raise ValueError(f"Actions are {actions.dtype}; give integers.")
-    if actions.numel() and not (0 <= int(actions.min()) and int(actions.max()) < num_actions):
+    if actions.numel() and not (int(actions.min()) >= 0 and int(actions.max()) < num_actions):
         low, high = int(actions.min()), int(actions.max())
         raise ValueError(f"Actions run from {low} to {high}, outside 0 to {num_actions - 1}; check the action space.")
 
@@ -90,7 +90,7 @@ def from_two_hot(probs: Tensor, max_abs: float) -> Tensor:
 def check_bins(num_bins: int, max_abs: float) -> None:
     """Raises ValueError unless the bins describe a range."""
     if num_bins < 2 or max_abs <= 0:
-        raise ValueError(f"{num_bins} bins up to {max_abs} describe no range; use at least 2 bins and a positive bound.")
+        raise ValueError(f"{num_bins} bins up to {max_abs} describe no range; use 2 or more and a positive bound.")
 
 
 def signed_hyperbolic(x: Tensor, eps: float = 1e-3) -> Tensor:

@@ -44,7 +44,9 @@ def policy_average(x: Tensor, policy: Tensor) -> Tensor:
     Reference: disco_rl/update_rules/input_transforms.py::PiWeightedAvg
     """
     if x.ndim != 4 or x.shape[:3] != policy.shape:
-        raise ValueError(f"pi_weighted_avg wants [T+1, B, A, C] for a policy {tuple(policy.shape)}; got {tuple(x.shape)}.")
+        raise ValueError(
+            f"pi_weighted_avg of {tuple(x.shape)} under a policy {tuple(policy.shape)}: give [T+1, B, A, C]."
+        )
     return (x * policy.unsqueeze(-1)).sum(2)
 
 

@@ -10,8 +10,6 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 JAX_STACK = {"chex", "distrax", "haiku", "jax", "jaxlib", "jmp", "optax", "rlax"}
 STDLIB = set(sys.stdlib_module_names)
-# Adapters are where the harness meets an implementation, by name; nothing else of it may.
-ADAPTERS = ("adapter",)
 
 ALLOWED = {
     "port": STDLIB | {"numpy", "port", "torch"},
@@ -39,7 +37,7 @@ def imported(source: str) -> set[str]:
 def sources(folder: str) -> list[pathlib.Path]:
     """Returns the Python files of a folder that its arrows bind."""
     files = sorted((ROOT / folder).rglob("*.py"))
-    return [path for path in files if "out" not in path.parts and not any(a in path.name for a in ADAPTERS)]
+    return [path for path in files if "out" not in path.parts]
 
 
 def offences(folder: str) -> dict[str, set[str]]:
@@ -90,7 +88,7 @@ sys.meta_path.insert(0, Block())
 root = pathlib.Path(package)
 count = 0
 for path in sorted(root.rglob("*.py")):
-    if path.name.startswith(("test_", "conftest", "__main__")) or "adapter" in path.name:
+    if path.name.startswith(("test_", "conftest", "__main__")):
         continue
     if sys.argv[3:] and path.stem not in sys.argv[3:]:
         continue
@@ -127,3 +125,27 @@ def test_the_blocking_blocks():
     done = load_without("port", {"torch"})
     assert done.returncode == 1
     assert "No module named 'torch' (blocked)" in done.stderr
+
+
+CHECK_WITHOUT_JAX = """
+import sys
+blocked = set(sys.argv[1].split(","))
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in blocked:
+            raise ModuleNotFoundError(f"No module named {name!r} (blocked)", name=name)
+
+sys.meta_path.insert(0, Block())
+from parity.__main__ import main
+code = main(["check", "values/retrace", "meta/gate", "--impl", sys.argv[2]])
+assert not blocked & {name.split(".")[0] for name in sys.modules}
+raise SystemExit(code)
+"""
+
+
+def test_goldens_are_checked_where_there_is_no_jax():
+    command = [sys.executable, "-c", CHECK_WITHOUT_JAX, ",".join(sorted(JAX_STACK | {"disco_rl"})), "port"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 different" in done.stdout

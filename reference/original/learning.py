@@ -15,8 +15,8 @@ from disco_rl import agent as agent_lib
 from disco_rl import optimizers, types
 from disco_rl.update_rules import disco
 from disco_rl.value_fns import value_utils
-from dm_env import specs as dm_specs
 from dm_env import StepType
+from dm_env import specs as dm_specs
 from ml_collections import config_dict
 
 from reference.original.elementary import ema_state, flat_ema
@@ -106,12 +106,12 @@ def _rule_arguments(s: Settings) -> dict[str, Any]:
     }
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _rule(settings: str) -> disco.DiscoUpdateRule:
     return disco.DiscoUpdateRule(**_rule_arguments(json.loads(settings)))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _agent(settings: str) -> agent_lib.Agent:
     s = json.loads(settings)
     config = agent_lib.get_settings_disco()

@@ -1,0 +1,1 @@
+"""Reports: what was compared with what, as pages, plots and tables."""
