@@ -222,15 +222,11 @@ def _write_whole(path, text):
 
 def main(argv=None):
     """Builds the environment where it is not built yet; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", default=ROOT, help="project folder (default: the one this file is in)")
     root = os.path.abspath(parser.parse_args(argv).root)
     if sys.version_info[:2] < OLDEST_PYTHON:
-        print(
-            f"disco-parity needs Python 3.11 or newer, and this is {PYTHON}: try make PYTHON=python3.11 test."
-        )
+        print(f"disco-parity needs Python 3.11 or newer, and this is {PYTHON}: try make PYTHON=python3.11 test.")
         return 1
     started = time.monotonic()
     try:

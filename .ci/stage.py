@@ -37,9 +37,7 @@ def run(name, command, stream):
 
 def main():
     """Reads the command line; returns the stage's exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stream", action="store_true", help="show the output as it comes")
     parser.add_argument("name")
     parser.add_argument("command", nargs=argparse.REMAINDER)

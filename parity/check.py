@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -72,7 +73,7 @@ class Judge:
         if golden.vjps:
             yield from self._gradients(golden)
 
-    def _call(self, golden: Golden, dtype: str, method: Callable[..., Arrays], *more: object) -> Arrays | str:
+    def _call(self, golden: Golden, dtype: str, method: Callable[..., Any], *more: object) -> Arrays | str:
         inputs = cast(golden.inputs, dtype)
         before = cast(golden.inputs, dtype)
         try:

@@ -1,4 +1,4 @@
-"""Options and honesty of `pytest parity/`: which implementation, what it is compared with, and which skips are allowed."""
+"""`pytest parity/`: which implementation, what it is compared with, and which skips are allowed."""
 
 from __future__ import annotations
 

@@ -52,12 +52,12 @@ def load(name: str) -> Implementation:
     module_name, _, attribute = target.partition(":")
     if not attribute:
         known = ", ".join(sorted(KNOWN))
-        raise CannotRun(f"No implementation is called {name!r}. Known: {known}; or name your own as package.module:attribute.")
+        raise CannotRun(f"No implementation is called {name!r}. Known: {known}; or your own as package.module:name.")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         hint = " Install the original with `make original`." if name == "original" else ""
-        raise CannotRun(f"Implementation {name!r} needs the module {error.name!r}, which is not installed.{hint}") from None
+        raise CannotRun(f"Implementation {name!r} needs the module {error.name!r}, not installed here.{hint}") from None
     except Exception as error:
         raise CannotRun(f"Importing {module_name} failed with {type(error).__name__}: {error}") from error
     if not hasattr(module, attribute):

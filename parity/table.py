@@ -63,7 +63,8 @@ def relative(row: Row | None) -> str:
 
 def terminal_table(rows: list[Row]) -> Table:
     """The table of `python -m parity check`."""
-    table = Table("layer", "cases", "compared", "float64", "VJP float64", "float32", "verdict", box=None, pad_edge=False)
+    titles = ("layer", "cases", "compared", "float64", "VJP float64", "float32", "verdict")
+    table = Table(*titles, box=None, pad_edge=False)
     for s in summarise(rows):
         style = "red" if s.different else None
         cells = [relative(s.worst[column]) for column in COLUMNS]

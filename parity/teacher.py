@@ -70,10 +70,10 @@ def trace(run: Run, root: Arrays, settings: Settings) -> Traced:
     return step.seen
 
 
-def _agent_outs(step: Trace, observations: Arrays, params: Arrays, targets: Arrays) -> tuple[Arrays, Arrays]:  # type: ignore[valid-type]
+def _agent_outs(step: Trace, observations: np.ndarray, params: Arrays, targets: Arrays) -> tuple[Arrays, Arrays]:
     target = step("nets/agent", {"observations": observations, **below("params", targets)})
     online = step("nets/agent", {"observations": observations, **below("params", params)})
-    flat = np.reshape(observations, (np.shape(observations)[0] * np.shape(observations)[1], -1))
+    flat = observations.reshape(observations.shape[0] * observations.shape[1], -1)
     torso = {k.split("torso/")[1]: v for k, v in params.items() if "/torso/" in k}
     sizes = tuple(step.settings["dense"])
     hidden = step(
@@ -154,9 +154,7 @@ def _transforms(step: Trace, online: Arrays, values: Arrays, facts: Arrays) -> N
     step("transforms/masks_to_discounts", {"x": facts["is_terminal"]})
 
 
-def _learning(
-    step: Trace, root: Arrays, online: Arrays, rollout: Arrays, facts: Arrays, targets: Arrays
-) -> None:
+def _learning(step: Trace, root: Arrays, online: Arrays, rollout: Arrays, facts: Arrays, targets: Arrays) -> None:
     state = {k: v for k, v in root.items() if k.startswith(("params/", "meta_state/", "meta_params/"))}
     outs = below("agent_out", online)
     rule_inputs = {**outs, "behaviour_out/logits": rollout["logits"], "observations": rollout["observations"]}

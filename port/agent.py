@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from port import agent_net, disco, init, optim
+from port import agent_net, disco, init, ops, optim
 from port.config import AgentConfig
 from port.names import ObsSpec
 from port.types import ActorTimestep, LearnerState, Logs, Outputs, Params, Rollout, RuleInputs, Timestep
@@ -53,6 +53,8 @@ def check_rollout(rollout: Rollout) -> None:
     fields: dict[str, Tensor] = {"actions": rollout.actions, "discounts": rollout.discounts}
     fields |= {f"observations[{i}]": x for i, x in enumerate(agent_net.leaves(rollout.observations))}
     fields |= {f"agent_outs/{name}": x for name, x in rollout.agent_outs.items()}
+    if "logits" not in rollout.agent_outs:
+        raise KeyError("The rollout's agent_outs lack logits; keep those of the network that acted.")
     for name, x in fields.items():
         if tuple(x.shape[:2]) != lead:
             raise ValueError(f"Rewards are [T+1, B] = {lead}, but {name} is {tuple(x.shape)}.")
@@ -205,6 +207,7 @@ class Agent:
         Reference: disco_rl/agent.py::Agent.learner_step
         """
         check_rollout(rollout)
+        ops.check_actions(rollout.actions, self.num_actions)
         config = self.config
         with torch.enable_grad():
             params = _tracked(state.params, is_meta_training)

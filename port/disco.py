@@ -14,6 +14,7 @@ from port.config import DiscoConfig, HyperParams, MetaNetConfig
 from port.types import Logs, LstmState, MetaState, Observations, Outputs, Params, RuleInputs
 
 MetaOut = dict[str, Any]  # tensors, and under "target_out" the outputs of the target network
+ALL_HEADS = (*agent_net.FLAT_HEADS, *agent_net.MODEL_HEADS)
 UnrollFn = Callable[[Params, Observations], Outputs]
 
 _VALUE_FIELDS = (
@@ -39,22 +40,20 @@ def init_meta_state(config: MetaNetConfig, params: Params) -> MetaState:
     return MetaState(rnn_state, moving_average.init(like), moving_average.init(like), dict(params))
 
 
-def check_inputs(inputs: RuleInputs) -> None:
-    """Raises ValueError or KeyError where the inputs of the rule do not fit together."""
+def check_inputs(inputs: RuleInputs, heads: tuple[str, ...] = ALL_HEADS) -> None:
+    """Raises ValueError or KeyError where the inputs of the rule lack one of `heads` or do not fit together."""
     if inputs.rewards.ndim != 2 or inputs.rewards.shape[0] < 1:
         raise ValueError(f"Rewards must be [T, B] with T at least 1; got {tuple(inputs.rewards.shape)}.")
     T, B = inputs.rewards.shape
-    heads = (*agent_net.FLAT_HEADS, *agent_net.MODEL_HEADS)
     missing = [head for head in heads if head not in inputs.agent_out]
     if missing:
         raise KeyError(f"The agent's outputs lack {', '.join(missing)}; Disco needs {', '.join(heads)}.")
-    if "logits" not in inputs.behaviour_agent_out:
-        raise KeyError("The outputs of the acting network lack logits; the importance weights need them.")
     A = inputs.agent_out["logits"].shape[-1]
-    leads: dict[str, tuple[Tensor, tuple[int, ...]]]
-    leads = {f"agent_out/{head}": (inputs.agent_out[head], (T + 1, B)) for head in heads}
-    leads |= {f"agent_out/{head}": (inputs.agent_out[head], (T + 1, B, A)) for head in agent_net.MODEL_HEADS}
-    leads["behaviour_agent_out/logits"] = (inputs.behaviour_agent_out["logits"], (T + 1, B, A))
+    leads: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
+    for head in heads:
+        leads[f"agent_out/{head}"] = (inputs.agent_out[head], (T + 1, B, A)[: 2 + (head in agent_net.MODEL_HEADS)])
+    if "logits" in inputs.behaviour_agent_out:
+        leads["behaviour_agent_out/logits"] = (inputs.behaviour_agent_out["logits"], (T + 1, B, A))
     leads["actions"] = (inputs.actions, (T + 1, B))
     leads["is_terminal"] = (inputs.is_terminal, (T, B))
     for name, (x, lead) in leads.items():
@@ -92,6 +91,8 @@ def unroll_meta_net(
     Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.unroll_meta_net
     """
     check_inputs(inputs)
+    if "logits" not in inputs.behaviour_agent_out:
+        raise KeyError("The outputs of the acting network lack logits; the importance weights need them.")
     target_out = unroll_policy(meta_state.target_params, inputs.observations)
     outs, adv_ema, td_ema = values.value_outs(
         inputs.agent_out["q"],
@@ -141,7 +142,7 @@ def agent_loss(
 
     Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.agent_loss
     """
-    check_inputs(inputs)
+    check_inputs(inputs, tuple(head for head in ALL_HEADS if head != "q"))
     out = {head: x[:-1] for head, x in inputs.agent_out.items()}
     pi_hat, y_hat, z_hat = (meta_out[name] if backprop else meta_out[name].detach() for name in ("pi", "y", "z"))
     # Looked up before the last step is dropped: else the backward pass pads the outputs of all actions with zeros.

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
+# Read when JAX's backend starts, so they are set before it is imported. One thread, so that sums are always taken in
+# the same order. Vectors of 128 bits, because with wider ones jaxlib 0.8.1 writes past the end of a buffer: the VJP of
+# Retrace with respect to rewards, in float64 at T = 9 and B = 4, ends in "corrupted size vs. prev_size".
+FLAGS = {
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false --xla_cpu_prefer_vector_width=128",
+}
+for _name, _value in FLAGS.items():
+    os.environ.setdefault(_name, _value)
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
 
 Arrays = dict[str, np.ndarray]
 Tensors = dict[str, jax.Array]

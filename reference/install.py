@@ -118,9 +118,7 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--src", type=pathlib.Path, help="a checkout of disco_rl (default: the pinned commit)"
-    )
+    parser.add_argument("--src", type=pathlib.Path, help="a checkout of disco_rl (default: the pinned commit)")
     args = parser.parse_args(argv)
     try:
         if args.src is None:

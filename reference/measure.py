@@ -76,9 +76,7 @@ class Measurement:
         """Values and VJPs, large arrays as sketches; VJPs in float64 only."""
         wrt = self.wrt if dtype == "float64" else []
         cotangents = self.cotangents if wrt else None
-        values, vjps = self.original.evaluate(
-            self.layer.name, inputs, self.settings, dtype, cotangents, wrt, jit=jit
-        )
+        values, vjps = self.original.evaluate(self.layer.name, inputs, self.settings, dtype, cotangents, wrt, jit=jit)
         return {
             "value": {name: reduced(value) for name, value in values.items()},
             "vjp": {name: reduced(value) for name, value in vjps.items()},

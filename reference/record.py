@@ -19,12 +19,9 @@ from typing import Any
 from parity.layers import REGISTRY
 from parity.store import FIXTURES, FORMAT, FixtureError, Store, file_name, manifest_bytes, write_atomically
 from reference import identity, weights
+from reference.execution import FLAGS
 
 EXAMPLE = "example: python -m reference record values/retrace values/outs"
-FLAGS = {
-    "JAX_PLATFORMS": "cpu",
-    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
-}
 NUMERIC = ("jax", "jaxlib", "dm-haiku", "rlax", "distrax", "optax", "chex", "numpy", "safetensors", "tfp-nightly")
 RULES = {
     "inputs": "parity/layers/draw.py: PCG64 seeded by sha256 of 'layer/case', exact in float32",
@@ -43,8 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
     parser.epilog = EXAMPLE
     parser.add_argument("layers", nargs="*", metavar="LAYER", help="layers to record (default: all)")
-    parser.add_argument("--check", action="store_true", help="record again, write nothing, and say what would change")
-    parser.add_argument("--out", type=Path, default=FIXTURES, metavar="DIR", help="fixtures folder (default: fixtures/)")
+    parser.add_argument("--check", action="store_true", help="record again and say what would change")
+    parser.add_argument(
+        "--out", type=Path, default=FIXTURES, metavar="DIR", help="fixtures folder (default: fixtures/)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -111,7 +110,7 @@ def _differing(first: Path, second: Path) -> list[str]:
     if not names:
         return []
     entries = [json.loads((folder / "entries.json").read_text()) for folder in (first, second)]
-    return [change for layer in entries[0] for change in changes(layer, entries[0][layer], entries[1][layer])] or names
+    return [c for layer in entries[0] for c in changes(layer, entries[0][layer], entries[1][layer])] or names
 
 
 def changes(layer: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
@@ -135,7 +134,9 @@ def changes(layer: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 def _report_changes(root: Path, folder: Path, recorded: dict[str, Any]) -> int:
     known = Store(root).manifest["layers"]
-    found = [c for layer, cases in recorded.items() for c in changes(layer, known.get(layer, {}).get("cases", {}), cases)]
+    found = [
+        c for layer, cases in recorded.items() for c in changes(layer, known.get(layer, {}).get("cases", {}), cases)
+    ]
     for layer in recorded:
         path = root / "golden" / file_name(layer)
         if not path.is_file() or path.read_bytes() != (folder / file_name(layer)).read_bytes():
@@ -165,7 +166,7 @@ def _write(root: Path, folder: Path, recorded: dict[str, Any], origin: identity.
         before = Store(root).manifest
         stale = [key for key in ("original", "packages", "flags") if before[key] != provenance[key]]
         if stale:
-            raise RecordError(f"the other layers were recorded with other {', '.join(stale)}; record all of them again.")
+            raise RecordError(f"the other layers were recorded with other {', '.join(stale)}; record all again.")
         layers = {name: value for name, value in before["layers"].items() if name in REGISTRY}
     for name, cases in recorded.items():
         content = (folder / file_name(name)).read_bytes()

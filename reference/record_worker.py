@@ -27,7 +27,8 @@ def refuse_the_port() -> None:
     """A golden must come from the original alone: stops if the port or torch is loaded in this process."""
     loaded = [name for name in FORBIDDEN if name in sys.modules]
     if loaded:
-        raise SystemExit(f"Not recorded: this process has loaded {' and '.join(loaded)}; goldens come from the original alone.")
+        names = " and ".join(loaded)
+        raise SystemExit(f"Not recorded: this process has loaded {names}; goldens come from the original alone.")
 
 
 def _with_real_weights(inputs: Arrays) -> Arrays:

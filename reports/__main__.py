@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m reports", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (default: reports/out)")
+    parser.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
     parser.add_argument("--impl", default="port", metavar="NAME", help="implementation to report on (default: port)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts for machines")
     args = parser.parse_args(arguments)

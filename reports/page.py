@@ -9,7 +9,7 @@ import io
 import json
 import platform
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ def versions() -> list[tuple[str, str]]:
     return [
         ("versions here", ", ".join([f"Python {platform.python_version()}", *found])),
         ("installed", reference_in_words()),
-        ("made", datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")),
+        ("made", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")),
     ]
 
 

@@ -26,6 +26,7 @@ from parity.table import COLUMNS, LayerSummary, summarise
 from reports import page
 
 COLOURS = {("value", "float64"): "#2a78d6", ("vjp", "float64"): "#7a4fc4", ("value", "float32"): "#d97a1f"}
+RECORDED_WITH = ("jax", "dm-haiku", "rlax", "distrax", "optax")
 LABELS = {
     ("value", "float64"): "values, float64",
     ("vjp", "float64"): "VJPs, float64",
@@ -50,7 +51,8 @@ def figure(summaries: list[LayerSummary]) -> Figure:
         shown = [(i, max(row.ratio, 1e-6)) for i, row in points if row is not None]
         axes.plot([r for _, r in shown], [i for i, _ in shown], "o", ms=4, color=COLOURS[column], label=LABELS[column])
     axes.axvline(1.0, color="#c0392b", lw=1)
-    axes.set(xscale="log", xlabel="worst error as a share of its budget (1e-6 stands for exact)", ylim=(len(summaries), -1))
+    axes.set(xscale="log", ylim=(len(summaries), -1))
+    axes.set_xlabel("worst error as a share of its budget (1e-6 stands for exact)")
     axes.set_yticks(range(len(summaries)), [s.layer for s in summaries], fontsize=7)
     axes.grid(axis="x", color="#999999", alpha=0.3, lw=0.6)
     axes.legend(loc="upper center", bbox_to_anchor=(0.4, 1.035), ncols=3, frameon=False, fontsize=8)
@@ -71,7 +73,7 @@ def write_data(rows: list[Row], summaries: list[LayerSummary], out: Path) -> tup
 def weights_in_words(outcome: Outcome) -> str:
     """Which meta-parameters the cases used."""
     if outcome.skipped:
-        return f"made from seeds; {len(outcome.skipped)} cases that need Disco103 were not run: no weights file was found"
+        return f"made from seeds; {len(outcome.skipped)} cases that need Disco103 were not run: no file was found"
     try:
         disco103()
         return "made from seeds, and Disco103 (sha256 verified)"
@@ -116,7 +118,7 @@ def section(implementation_name: str, out: Path) -> page.Section:
         provenance=[
             ("candidate", f"{implementation.name} ({implementation.description})"),
             ("reference", f"the original, recorded: {original['repository']} at {original['commit']}"),
-            ("recorded with", ", ".join(f"{name} {packages[name]}" for name in ("jax", "dm-haiku", "rlax", "distrax", "optax"))),
+            ("recorded with", ", ".join(f"{name} {packages[name]}" for name in RECORDED_WITH)),
             ("weights", weights_in_words(outcome)),
         ],
         files=files,
@@ -129,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m reports.parity", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--impl", default="port", metavar="NAME", help="implementation to compare (default: port)")
-    parser.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (default: reports/out)")
+    parser.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the verdict for machines")
     args = parser.parse_args(arguments)
     try:

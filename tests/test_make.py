@@ -129,7 +129,5 @@ def test_ci_names_the_weights_that_lie_beside_the_project(given, present, expect
     surroundings.pop("DISCO103_WEIGHTS", None)
     if given:
         surroundings["DISCO103_WEIGHTS"] = given
-    done = subprocess.run(
-        [project / ".ci" / "run"], env=surroundings, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([project / ".ci" / "run"], env=surroundings, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"test {expected.format(beside=beside)}"

@@ -116,6 +116,11 @@ def flowing_logits(name, x, actions, policy):
     return x if name == "stop_grad" else ORIGINAL_APPLY(name, x, actions, policy)
 
 
+def hyperbolic(x):
+    return x.sign() * ((x.abs() + 1).sqrt() - 1) + 1e-2 * x
+
+
+KL = ops.categorical_kl
 ORIGINAL_UNROLL, ORIGINAL_UPDATE, ORIGINAL_APPLY = nets.lstm_unroll, moving_average.update, transforms.apply
 ORIGINAL_TARGET, ORIGINAL_STDS, ORIGINAL_CLIP = optim.target_average, init.agent_stds, optim.clip_and_scale
 
@@ -128,9 +133,9 @@ MISTAKES = {
     "epsilon_ten_times_larger": (moving_average, "normalize", normalize(eps_scale=10.0), "moving_average/normalize"),
     "decays_not_multiplied": (moving_average, "update", update_without_decay_product, "moving_average/update"),
     "two_hot_epsilon_left_out": (ops, "two_hot", two_hot_without_epsilon, "ops/two_hot"),
-    "hyperbolic_epsilon": (ops, "signed_hyperbolic", lambda x: x.sign() * ((x.abs() + 1).sqrt() - 1) + 1e-2 * x, "ops/signed_hyperbolic"),
+    "hyperbolic_epsilon": (ops, "signed_hyperbolic", hyperbolic, "ops/signed_hyperbolic"),
     "ratio_keeps_its_gradient": (ops, "importance_weights", importance_weights_with_gradient, "ops/importance_weight"),
-    "kl_the_other_way": (ops, "categorical_kl", lambda p, q: ops.kl_from_log_probs(q.log_softmax(-1), p.log_softmax(-1)), "ops/kl"),
+    "kl_the_other_way": (ops, "categorical_kl", lambda p, q: KL(q, p), "ops/kl"),
     "clip_passes_all_or_nothing": (ops, "clip", lambda x, low, high: x.clamp(low * 1.001, high), "transforms/clip"),
     "adam_denominator_not_stopped": (optim, "adam_sg", adam(detached=False), "optim/adam"),
     "adam_epsilon_under_the_root": (optim, "adam_sg", adam(eps_inside=True), "optim/adam"),

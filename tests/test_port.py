@@ -33,7 +33,8 @@ def generator(seed=0):
 
 def make(dtype=torch.float64):
     agent = port.Agent(CONFIG, OBS, A)
-    return agent, agent.initial_learner_state(generator(), dtype), port.init_meta_params(SMALL_META, generator(1), dtype)
+    meta = port.init_meta_params(SMALL_META, generator(1), dtype)
+    return agent, agent.initial_learner_state(generator(), dtype), meta
 
 
 def rollout(T=4, B=3, dtype=torch.float64, seed=2):

@@ -131,7 +131,10 @@ _transform(
     "Normalised by debiased moving averages of mean and square over time and batch; keeps a state.",
     (
         *ORDINARY,
-        Case("fresh_state", edits=(edits.filled(0, *(f"state/{m}/{k}" for m in ("m1", "m2") for k in ("hidden", "counter"))),)),
+        Case(
+            "fresh_state",
+            edits=(edits.filled(0, *(f"state/{m}/{k}" for m in ("m1", "m2") for k in ("hidden", "counter"))),),
+        ),
         Case("tiny_values", edits=(edits.scaled(1e-4, "x"),)),
     ),
     states={

@@ -158,8 +158,10 @@ register(
     )
 )
 
-LOGS = ("logits", "y", "z", "entropy", "y_entropy", "z_entropy", "pi_loss", "aux_kl_loss", "pi_hat", "y_hat", "z_hat")
-LOGS += ("pi_hat_entropy", "aux_policy_entropy", "aux_target_entropy")
+LOGS = (
+    *("logits", "y", "z", "entropy", "y_entropy", "z_entropy", "pi_loss", "aux_kl_loss", "pi_hat", "y_hat", "z_hat"),
+    *("pi_hat_entropy", "aux_policy_entropy", "aux_target_entropy"),
+)
 VALUE_LOGS = ("q_target", "agent_q_mean", "q_loss", "td", "normalized_td")
 register(
     Layer(
@@ -240,7 +242,9 @@ def learner_cases(*cases: Case) -> tuple[Case, ...]:
     )
 
 
-ENDS = tuple(Case(f"terminal_{where}", edits=(edits.terminal(where, "rollout/discounts"), _alive)) for where in TERMINALS)
+ENDS = tuple(
+    Case(f"terminal_{where}", edits=(edits.terminal(where, "rollout/discounts"), _alive)) for where in TERMINALS
+)
 AWKWARD = (
     Case("T1_B1", {"T": 1, "B": 1}),
     Case("A2", {"A": 2}),

@@ -29,10 +29,7 @@ EXPERIENCE: dict[str, Spec] = {
 RNN_STATE = {"rnn/hidden": smooth("M", scale=0.5), "rnn/cell": smooth("M")}
 META_CASES = (
     Case("plain"),
-    *(
-        Case(f"terminal_{where}", edits=(edits.terminal(where),))
-        for where in ("first", "middle", "last", "every")
-    ),
+    *(Case(f"terminal_{where}", edits=(edits.terminal(where),)) for where in ("first", "middle", "last", "every")),
     Case("T1", {"T": 1}),
     Case("B1", {"B": 1}),
     Case("A2", {"A": 2}),
@@ -93,7 +90,11 @@ _meta_layer(
 _meta_layer(
     "gate",
     "The trajectory RNN's output times a linear function of the meta-RNN's hidden state.",
-    lambda s: {"x": smooth("T B H"), "rnn/hidden": RNN_STATE["rnn/hidden"], **params.specs("meta_params", params.gate(s))},
+    lambda s: {
+        "x": smooth("T B H"),
+        "rnn/hidden": RNN_STATE["rnn/hidden"],
+        **params.specs("meta_params", params.gate(s)),
+    },
     constant({"x": fixed("T B H")}),
     (Case("plain"), Case("T1_B1", {"T": 1, "B": 1}), Case("from_zero", edits=(edits.filled(0.0, "rnn/hidden"),))),
     ("meta/trajectory_rnn",),

@@ -125,7 +125,10 @@ register(
     Layer(
         "nets/action_model",
         "From the torso's output: a root state, one LSTM step for each action, and the heads z, aux_pi and q.",
-        lambda s: {"torso": Spec(("B", s["dense"][-1]), differentiable=True), **params.specs("params", params.action_model(s))},
+        lambda s: {
+            "torso": Spec(("B", s["dense"][-1]), differentiable=True),
+            **params.specs("params", params.action_model(s)),
+        },
         lambda s: {name: spec for name, spec in heads("B").items() if name in ("z", "aux_pi", "q")},
         {"B": 3, **{k: v for k, v in params.AGENT.items() if k != "obs"}},
         (

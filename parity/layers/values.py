@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parity.layers import edits
 from parity.layers.elementary import constant, margin_to
-from parity.layers.spec import Case, Layer, Settings, fixed, flag, index, register, smooth
+from parity.layers.spec import Case, Edit, Layer, Settings, Spec, fixed, flag, index, register, smooth
 
 NET: Settings = {"T": 5, "B": 3, "K": 11, "max_abs_value": 4.0, "categorical": True, "nonlinear": True}
 NET_CASES = (
@@ -106,7 +106,7 @@ register(
 )
 
 
-def ema(name: str) -> dict:
+def ema(name: str) -> dict[str, Spec]:
     """Specs of one moving average's state."""
     return {
         f"{name}/moment1": smooth("", scale=0.1),
@@ -115,7 +115,7 @@ def ema(name: str) -> dict:
     }
 
 
-def fresh(*names: str) -> tuple[edits.Edit, ...]:
+def fresh(*names: str) -> tuple[Edit, ...]:
     """Edits that set moving averages to where they start."""
     return (
         edits.filled(0.0, *(f"{name}/{moment}" for name in names for moment in ("moment1", "moment2"))),
@@ -150,9 +150,7 @@ register(
                         *("q_target", "q_td", "normalized_q_td"),
                     )
                 },
-                **{
-                    name: fixed("T+1 B A") for name in ("qv_adv", "normalized_qv_adv", "q_value", "target_q_value")
-                },
+                **{name: fixed("T+1 B A") for name in ("qv_adv", "normalized_qv_adv", "q_value", "target_q_value")},
                 **ema("adv_ema"),
                 **ema("td_ema"),
             }
@@ -199,7 +197,11 @@ register(
         constant({"net_out": smooth("T B K"), "td": smooth("T B")}),
         constant({"loss": fixed("T B")}),
         NET,
-        (*NET_CASES, Case("past_the_range", edits=(edits.scaled(1e4, "td"),)), Case("no_error", edits=(edits.filled(0.0, "td"),))),
+        (
+            *NET_CASES,
+            Case("past_the_range", edits=(edits.scaled(1e4, "td"),)),
+            Case("no_error", edits=(edits.filled(0.0, "td"),)),
+        ),
         ("values/loss_from_target",),
     )
 )

@@ -147,8 +147,11 @@ def meta_init(x: Tensors, s: Settings) -> Tensors:
     """Initial meta-parameters."""
     shapes = {"T+1": (2, 1), "T": (1, 1)}
     zeros = {
-        **{f"{net}_out/{head}": jnp.zeros((2, 1, *size)) for net in ("agent", "target", "behaviour")
-           for head, size in (("logits", (2,)), ("y", (s["P"],)), ("z", (2, s["P"])))},
+        **{
+            f"{net}_out/{head}": jnp.zeros((2, 1, *size))
+            for net in ("agent", "target", "behaviour")
+            for head, size in (("logits", (2,)), ("y", (s["P"],)), ("z", (2, s["P"])))
+        },
         **{name: jnp.zeros(shapes["T"]) for name in ("rewards", "adv", "normalized_adv")},
         **{name: jnp.zeros((2, 1, 2)) for name in ("q", "qv_adv", "normalized_qv_adv")},
         "v_scalar": jnp.zeros(shapes["T+1"]),

@@ -1,0 +1,78 @@
+"""The port as the parity harness sees it: named layers over flat dicts of NumPy arrays.
+
+This is also the example of an adapter: `run` and `vjp` below are the whole contract, and each layer in the modules
+beside this one is a few lines that hand named tensors to a function of the port. It imports nothing of the harness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from port.adapter import elementary, learning, networks
+from port.adapter.inputs import LAYERS, Settings, Tensors
+
+Arrays = dict[str, np.ndarray]
+
+__all__ = ["TorchImplementation", "elementary", "implementation", "learning", "networks"]
+
+
+class TorchImplementation:
+    """The contract: what the harness calls."""
+
+    name = "port"
+    description = f"PyTorch {torch.__version__}"
+    layers = LAYERS
+
+    def __init__(self, device: str = "cpu"):
+        """Computes on the given device."""
+        self.device = device
+
+    def _tensors(self, arrays: Mapping[str, np.ndarray], dtype: torch.dtype) -> Tensors:
+        tensors = {name: torch.from_numpy(np.array(value)).to(self.device) for name, value in arrays.items()}
+        return {name: x.to(dtype) if x.is_floating_point() else x for name, x in tensors.items()}
+
+    def _apply(self, layer: str, inputs: Tensors, settings: Settings, dtype: torch.dtype) -> Tensors:
+        return self.layers[layer](inputs, {**settings, "torch_dtype": dtype})
+
+    def run(self, layer: str, inputs: Arrays, settings: Settings, dtype: str) -> Arrays:
+        """The layer's outputs."""
+        precision = getattr(torch, dtype)
+        outputs = self._apply(layer, self._tensors(inputs, precision), settings, precision)
+        return {name: value.detach().cpu().numpy() for name, value in outputs.items()}
+
+    def vjp(
+        self,
+        layer: str,
+        inputs: Arrays,
+        settings: Settings,
+        dtype: str,
+        cotangents: Arrays,
+        wrt: Sequence[str],
+    ) -> Arrays:
+        """The vector-Jacobian product of the layer with respect to the inputs in `wrt`; zeros where none flows."""
+        precision = getattr(torch, dtype)
+        tensors = self._tensors(inputs, precision)
+        for name in wrt:
+            tensors[name].requires_grad_()
+        outputs = self._apply(layer, tensors, settings, precision)
+        reached = [name for name in cotangents if outputs[name].requires_grad]
+        given = self._tensors({name: cotangents[name] for name in reached}, precision)
+        sources = [tensors[name] for name in wrt]
+        gradients: Sequence[Tensor] = [torch.zeros_like(x) for x in sources]
+        if reached:
+            flowing = torch.autograd.grad(
+                [outputs[name] for name in reached],
+                sources,
+                [given[name] for name in reached],
+                allow_unused=True,
+                materialize_grads=True,
+            )
+            gradients = flowing
+        return {name: value.detach().cpu().numpy() for name, value in zip(wrt, gradients, strict=True)}
+
+
+implementation = TorchImplementation()

@@ -1,0 +1,99 @@
+"""Transforms, lookups, distributions, moving averages and value estimates as layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from port import moving_average, ops, transforms, values
+from port.adapter.inputs import LAYERS, LayerFn, Settings, Tensors, ema, flat_ema, layer
+
+
+def _transform(name: str) -> LayerFn:
+    def run(x: Tensors, s: Settings) -> Tensors:
+        policy = x.get("policy", torch.zeros((), dtype=s["torch_dtype"]))
+        return {"out": transforms.apply(name, x["x"], x.get("actions", x["x"]), policy)}
+
+    return run
+
+
+LAYERS |= {f"transforms/{name}": _transform(name) for name in transforms.TRANSFORMS}
+
+
+@layer("transforms/normalize")
+def _normalize(x: Tensors, s: Settings) -> Tensors:
+    def average(name: str) -> transforms.DebiasedAverage:
+        hidden = x[f"state/{name}/hidden"]
+        return transforms.DebiasedAverage(hidden, torch.zeros_like(hidden), x[f"state/{name}/counter"])
+
+    out, state = transforms.normalize(x["x"], transforms.NormalizeState(average("m1"), average("m2")))
+    new = {"m1": state.m1, "m2": state.m2}
+    return {
+        "out": out,
+        **{f"state/{name}/hidden": value.hidden for name, value in new.items()},
+        **{f"state/{name}/counter": value.counter for name, value in new.items()},
+    }
+
+
+LAYERS |= {
+    "ops/lookup": lambda x, s: {"out": ops.batch_lookup(x["table"], x["index"])},
+    "ops/signed_hyperbolic": lambda x, s: {"out": ops.signed_hyperbolic(x["x"])},
+    "ops/signed_parabolic": lambda x, s: {"out": ops.signed_parabolic(x["x"])},
+    "ops/two_hot": lambda x, s: {"probs": ops.two_hot(x["value"], s["K"], s["max_abs_value"])},
+    "ops/from_two_hot": lambda x, s: {"value": ops.from_two_hot(x["probs"], s["max_abs_value"])},
+    "ops/kl": lambda x, s: {"out": ops.categorical_kl(x["p_logits"], x["q_logits"])},
+    "ops/entropy": lambda x, s: {"out": ops.categorical_entropy(x["p_logits"])},
+    "ops/importance_weight": lambda x, s: {"rho": ops.importance_weights(x["pi_logits"], x["mu_logits"], x["actions"])},
+    "moving_average/update": lambda x, s: flat_ema(
+        "state", moving_average.update(ema("state", x), x["values"], s["decay"])
+    ),
+    "moving_average/normalize": lambda x, s: {
+        "out": moving_average.normalize(x["values"], ema("state", x), s["eps"], subtract_mean=s["subtract_mean"])
+    },
+}
+
+
+def _net_options(s: Settings) -> dict[str, Any]:
+    return {name: s[name] for name in ("max_abs_value", "categorical", "nonlinear")}
+
+
+@layer("values/q_and_v")
+def _q_and_v(x: Tensors, s: Settings) -> Tensors:
+    q, v = values.q_and_v(x["q_logits"], x["pi_logits"], s["max_abs_value"])
+    return {"q": q, "v": v}
+
+
+@layer("values/estimate_q")
+def _estimate_q(x: Tensors, s: Settings) -> Tensors:
+    own = {"values": x["target_values"], "q_values": x["target_q_values"], **x}
+    outs = values.estimate_q_values(**own, discount=s["discount"], lambda_=s["lambda"])
+    return {name: getattr(outs, name) for name in ("q_target", "value_target", "adv", "td", "q_td", "qv_adv")}
+
+
+@layer("values/outs")
+def _value_outs(x: Tensors, s: Settings) -> Tensors:
+    outs, adv_ema, td_ema = values.value_outs(
+        q_net_out=x["q_logits"],
+        target_q_net_out=x["target_q_logits"],
+        pi_logits=x["pi_logits"],
+        mu_logits=x["mu_logits"],
+        actions=x["actions"],
+        rewards=x["rewards"],
+        is_terminal=x["is_terminal"],
+        adv_ema=ema("adv_ema", x),
+        td_ema=ema("td_ema", x),
+        lambda_=s["lambda"],
+        **{name: s[name] for name in ("discount", "max_abs_value", "decay", "eps")},
+    )
+    return {**outs._asdict(), **flat_ema("adv_ema", adv_ema), **flat_ema("td_ema", td_ema)}
+
+
+LAYERS |= {
+    "values/from_logits": lambda x, s: {"value": values.values_from_logits(x["net_out"], **_net_options(s))},
+    "values/retrace": lambda x, s: {"q_target": _estimate_q(x, s)["q_target"]},
+    "values/loss_from_target": lambda x, s: {
+        "loss": values.value_loss_from_target(x["net_out"], x["target"], **_net_options(s))
+    },
+    "values/loss_from_td": lambda x, s: {"loss": values.value_loss_from_td(x["net_out"], x["td"], **_net_options(s))},
+}
