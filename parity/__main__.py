@@ -1,4 +1,4 @@
-"""`python -m parity list | check`."""
+"""`python -m parity list | check | new`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
+from parity import expected
 from parity.check import Outcome, check_layer
+from parity.expected import problems, unexpected
 from parity.implementation import CannotRun, load
 from parity.layers import REGISTRY
+from parity.new import template
 from parity.store import FixtureError, Store, write_atomically
-from parity.table import closing_lines, provenance, terminal_table
+from parity.table import closing_lines, coverage, provenance, terminal_table
 
 
 def parser() -> argparse.ArgumentParser:
@@ -32,6 +35,12 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("layers", nargs="*", metavar="LAYER", help="default: all of them")
         command.add_argument("--json", type=Path, metavar="FILE", help="write the result for machines")
     checking.add_argument("--impl", default="port", metavar="NAME", help="port, original, or package.module:attribute")
+    checking.add_argument("--expected", type=Path, metavar="FILE", help="TOML file of known divergences")
+    checking.add_argument("--strict", action="store_true", help="layers that are not provided are failures")
+    starting = commands.add_parser(
+        "new", help="write an adapter to start from", epilog="example: python -m parity new my_adapter.py"
+    )
+    starting.add_argument("file", type=Path, help="the file to write; it must not exist yet")
     return root
 
 
@@ -64,17 +73,30 @@ def list_layers(args: argparse.Namespace) -> int:
 
 def check(args: argparse.Namespace) -> int:
     """Compares, prints the table, and says what differs."""
-    store, implementation = Store(), load(args.impl)
+    store, implementation, entries = Store(), load(args.impl), expected.load(args.expected)
     console = Console()
     console.print(provenance(store, implementation.name, implementation.description), highlight=False)
     outcome = Outcome()
     for layer in track(chosen(args.layers, store.layers()), "comparing", console=Console(stderr=True), transient=True):
         check_layer(store, implementation, layer, outcome)
     console.print(terminal_table(outcome.rows))
-    for line in closing_lines(outcome):
+    for line in [*closing_lines(outcome, entries), coverage(implementation)]:
         console.print(line, highlight=False, markup=False)
     _write_json(args.json, [row.as_json() for row in outcome.rows])
-    return 1 if outcome.different else 0
+    bad = unexpected(outcome.rows, entries) or problems(outcome.rows, entries)
+    lacking = outcome.not_provided or outcome.without_gradients
+    return 1 if bad or (args.strict and lacking) else 0
+
+
+def new(args: argparse.Namespace) -> int:
+    """Writes the template of an adapter."""
+    if args.file.exists():
+        raise CannotRun(f"{args.file} exists already; name a file that does not.")
+    if not args.file.stem.isidentifier() or args.file.suffix != ".py":
+        raise CannotRun(f"{args.file.name} is no name for a Python module; choose one like my_adapter.py.")
+    write_atomically(args.file, template(args.file.stem).encode())
+    print(f"Wrote {args.file}. Fill in a layer, then: python -m parity check --impl {args.file.stem}:implementation")
+    return 0
 
 
 def _write_json(path: Path | None, content: object) -> None:
@@ -86,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """0 equal, 1 different, 2 could not run."""
     args = parser().parse_args(arguments)
     try:
-        return list_layers(args) if args.command == "list" else check(args)
+        return {"list": list_layers, "check": check, "new": new}[args.command](args)
     except (CannotRun, FixtureError) as error:
         print(f"parity: {error}", file=sys.stderr)
         return 2

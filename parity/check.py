@@ -62,9 +62,15 @@ def cast(arrays: Arrays, dtype: str) -> Arrays:
 
 @dataclass(frozen=True)
 class Judge:
-    """Compares what an implementation gives with a golden."""
+    """Compares what an implementation gives with a golden.
+
+    Attributes:
+        implementation: what is judged.
+        without_gradients: layers whose `vjp` raised NotImplementedError: only their values are judged.
+    """
 
     implementation: Implementation
+    without_gradients: set[str] = field(default_factory=set)
 
     def rows(self, golden: Golden) -> Iterator[Row]:
         """Value rows in each recorded precision, then VJP rows."""
@@ -78,6 +84,8 @@ class Judge:
         before = cast(golden.inputs, dtype)
         try:
             result = method(golden.layer, inputs, golden.settings, dtype, *more)
+        except NotImplementedError:
+            raise
         except Exception as error:
             return f"raised {type(error).__name__}: {error}"
         changed = [name for name in before if not np.array_equal(before[name], inputs[name], equal_nan=True)]
@@ -85,17 +93,28 @@ class Judge:
             return f"changed its input {changed[0]} in place; a layer must leave its inputs as they are."
         if not isinstance(result, dict):
             return f"expected a dict of NumPy arrays, got {type(result).__name__}."
+        for name, value in result.items():
+            if isinstance(value, np.ndarray) and any(np.may_share_memory(value, x) for x in inputs.values()):
+                return f"output {name} shares memory with one of the inputs; answer with arrays of your own."
         return result
 
     def _values(self, golden: Golden, dtype: str) -> Iterator[Row]:
-        result = self._call(golden, dtype, self.implementation.run)
+        result: Arrays | str
+        try:
+            result = self._call(golden, dtype, self.implementation.run)
+        except NotImplementedError:
+            result = "raised NotImplementedError; leave a layer out of `layers` until it is there."
         layer = REGISTRY[golden.layer]
         shapes = {name: spec.shape(golden.settings) for name, spec in layer.outputs(golden.settings).items()}
         yield from self._rows(golden, "value", dtype, golden.outputs["float64"], result, shapes)
 
     def _gradients(self, golden: Golden) -> Iterator[Row]:
         cotangents, wrt = cast(golden.cotangents, "float64"), sorted(golden.vjps)
-        result = self._call(golden, "float64", self.implementation.vjp, cotangents, wrt)
+        try:
+            result = self._call(golden, "float64", self.implementation.vjp, cotangents, wrt)
+        except NotImplementedError:
+            self.without_gradients.add(golden.layer)
+            return
         shapes = {name: golden.inputs[name].shape for name in wrt}
         yield from self._rows(golden, "vjp", "float64", golden.vjps, result, shapes)
 
@@ -131,12 +150,14 @@ class Outcome:
         expected: how many comparisons the fixtures ask for, of the cases that could run.
         skipped: case -> why it could not run.
         not_provided: layers that the implementation leaves out.
+        without_gradients: layers of which only values were judged.
     """
 
     rows: list[Row] = field(default_factory=list)
     expected: int = 0
     skipped: dict[str, str] = field(default_factory=dict)
     not_provided: list[str] = field(default_factory=list)
+    without_gradients: set[str] = field(default_factory=set)
 
     @property
     def different(self) -> list[Row]:
@@ -160,6 +181,7 @@ def check_layer(store: Store, implementation: Implementation, layer: str, outcom
             raise FixtureError(f"{golden.id}: a planted error passes for equal; the comparison proves nothing.")
         outcome.expected += rows_expected(golden)
         outcome.rows += judge.rows(golden)
+    outcome.without_gradients |= judge.without_gradients
 
 
 def rows_expected(golden: Golden) -> int:

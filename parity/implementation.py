@@ -20,6 +20,7 @@ from parity.layers.spec import Arrays, Settings
 KNOWN = {
     "port": "port.adapter:implementation",
     "original": "reference.original:implementation",
+    "standin": "reference.standin:implementation",
 }
 
 

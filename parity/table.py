@@ -9,6 +9,9 @@ from rich.table import Table
 
 from parity.check import Outcome
 from parity.compare import Row
+from parity.expected import Divergence, problems, unexpected
+from parity.implementation import Implementation
+from parity.layers import REGISTRY
 from parity.store import Store
 
 COLUMNS = (("value", "float64"), ("vjp", "float64"), ("value", "float32"))
@@ -81,19 +84,30 @@ def provenance(store: Store, implementation: str, description: str) -> str:
     )
 
 
-def closing_lines(outcome: Outcome) -> list[str]:
+def coverage(implementation: Implementation) -> str:
+    """How many of the layers an implementation provides."""
+    provided = sum(name in implementation.layers for name in REGISTRY)
+    return f"{implementation.name} provides {provided} of {len(REGISTRY)} layers ({provided / len(REGISTRY):.0%})"
+
+
+def closing_lines(outcome: Outcome, entries: list[Divergence], most: int = 20) -> list[str]:
     """What a reader has to know besides the table: the differences, and what was not compared."""
-    lines = [row.sentence() for row in outcome.different[:20]]
-    if len(outcome.different) > 20:
-        lines.append(f"... and {len(outcome.different) - 20} more; --json has them all.")
+    new = unexpected(outcome.rows, entries)
+    lines = [row.sentence() for row in new[:most]]
+    if len(new) > most:
+        lines.append(f"... and {len(new) - most} more; --json has them all.")
+    lines += problems(outcome.rows, entries)
     loose = sorted({f"{r.layer}[{r.case}] {r.kind} of {r.output}" for r in outcome.rows if r.ill_conditioned})
     if loose:
         lines.append(f"{len(loose)} outputs are judged by the original's own sensitivity (it exceeds 1e-12 there).")
+    if outcome.without_gradients:
+        lines.append(f"Without VJPs (only values judged): {', '.join(sorted(outcome.without_gradients))}.")
     if outcome.not_provided:
         lines.append(f"Not provided: {', '.join(outcome.not_provided)}.")
     if outcome.skipped:
         reason = next(iter(outcome.skipped.values()))
         lines.append(f"Not run: {', '.join(outcome.skipped)}. {reason}")
     bad = len(outcome.different)
-    lines.append(f"{len(outcome.rows)} comparisons: {len(outcome.rows) - bad} equal, {bad} different.")
+    known = f" ({bad - len(new)} of them expected)" if entries else ""
+    lines.append(f"{len(outcome.rows)} comparisons: {len(outcome.rows) - bad} equal, {bad} different{known}.")
     return lines

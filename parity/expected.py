@@ -1,0 +1,96 @@
+"""Known divergences: a gate that stays green on what is known, and red on what is new, worse or gone.
+
+A file of them (`--expected FILE`) is TOML, one table for each:
+
+    [[divergence]]
+    layer = "values/retrace"
+    output = "q_target"
+    at_least = 0.1      # the worst error relative to the output's scale lies between these
+    at_most = 5.0
+    reason = "index shifted by one; issue 12"
+    # optional: kind = "value" or "vjp", dtype = "float64" or "float32", case = "terminal_*"
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from parity.compare import Row
+from parity.implementation import CannotRun
+from parity.layers import REGISTRY
+
+REQUIRED = ("layer", "output", "at_least", "at_most", "reason")
+OPTIONAL = ("kind", "dtype", "case")
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """One known divergence."""
+
+    layer: str
+    output: str
+    at_least: float
+    at_most: float
+    reason: str
+    kind: str = "*"
+    dtype: str = "*"
+    case: str = "*"
+
+    def matches(self, row: Row) -> bool:
+        """Whether a comparison is one that this entry speaks of."""
+        pairs = ((row.layer, self.layer), (row.output, self.output), (row.kind, self.kind))
+        return all(fnmatchcase(*pair) for pair in (*pairs, (row.dtype, self.dtype), (row.case, self.case)))
+
+    def problem(self, rows: Sequence[Row]) -> str:
+        """What is wrong with the entry, given all rows of its layer; empty if it fits."""
+        found = [row for row in rows if self.matches(row) and not row.equal]
+        name = f"{self.layer} {self.output}"
+        if not found:
+            return f"{name} no longer diverges ({self.reason}); take its entry out."
+        worst = max(found, key=lambda row: row.max_rel)
+        if not self.at_least <= worst.max_rel <= self.at_most:
+            between = f"between {self.at_least:g} and {self.at_most:g}"
+            return f"{name} diverges by {worst.max_rel:.3g}, which is not {between} ({self.reason})."
+        return ""
+
+
+def load(path: Path | str | None) -> list[Divergence]:
+    """Reads a file of known divergences; None gives none."""
+    if path is None:
+        return []
+    try:
+        entries = tomllib.loads(Path(path).read_text())["divergence"]
+    except FileNotFoundError:
+        raise CannotRun(f"There is no file of expected divergences at {path}.") from None
+    except (tomllib.TOMLDecodeError, KeyError, UnicodeDecodeError) as error:
+        raise CannotRun(f"{path} is no list of [[divergence]] tables ({error}).") from None
+    return [_checked(entry, f"{path}, entry {i + 1}") for i, entry in enumerate(entries)]
+
+
+def _checked(entry: dict[str, object], where: str) -> Divergence:
+    lacking = [key for key in REQUIRED if key not in entry]
+    unknown = sorted(set(entry) - set(REQUIRED) - set(OPTIONAL))
+    if lacking or unknown:
+        raise CannotRun(f"{where}: {f'lacks {lacking[0]}' if lacking else f'does not know {unknown[0]}'}.")
+    if entry["layer"] not in REGISTRY:
+        raise CannotRun(f"{where}: no layer is called {entry['layer']!r}.")
+    if not str(entry["reason"]).strip():
+        raise CannotRun(f"{where}: the reason is empty; say why this divergence is known.")
+    return Divergence(**entry)  # type: ignore[arg-type]
+
+
+def unexpected(rows: Sequence[Row], entries: Sequence[Divergence]) -> list[Row]:
+    """The comparisons that differ without an entry that covers them."""
+    different = [row for row in rows if not row.equal]
+    return [r for r in different if not any(e.matches(r) and r.max_rel <= e.at_most for e in entries)]
+
+
+def problems(rows: Sequence[Row], entries: Sequence[Divergence]) -> list[str]:
+    """What is wrong with the entries themselves, for layers that were compared."""
+    compared = {row.layer for row in rows}
+    found = [entry.problem(rows) for entry in entries if entry.layer in compared]
+    return [problem for problem in found if problem]

@@ -1,0 +1,172 @@
+"""What is one formula: input transforms, lookups, two-hot, KL and entropy, moving averages.
+
+Letters, here and in all of the stand-in: T transitions (the bootstrapped axis is T+1), B batch, A actions, P prediction
+size, K value bins, H and M the hidden sizes of the trajectory RNN and of the meta-RNN; C, E and O are free widths.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import distrax
+import jax
+import jax.numpy as jnp
+import rlax
+
+from reference.standin.named import Array
+
+ROOT_EPS = 1e-12  # under the root of a variance, so that its derivative stays finite
+NORMALIZE_DECAY, NORMALIZE_EPS = 0.99, 1e-6  # of the transform `normalize`
+
+
+def lookup(table: Array, index: Array) -> Array:
+    """Picks one entry for each step of each trajectory.
+
+    Args:
+        table: [T, B, A, ...].
+        index: [T, B], integers below A.
+
+    Returns:
+        [T, B, ...], `table[t, b, index[t, b]]`.
+    """
+    T, B = index.shape
+    return table[jnp.arange(T)[:, None], jnp.arange(B), index]
+
+
+def td_pair(x: Array) -> Array:
+    """[T+1, B, E] -> [T, B, 2E]: the values at t beside those at t+1, as a TD error needs them."""
+    return jnp.concatenate([x[:-1], x[1:]], axis=-1)
+
+
+def policy_average(x: Array, policy: Array) -> Array:
+    """Averages over the actions.
+
+    Args:
+        x: [T, B, A, E].
+        policy: [T, B, A], the weight of each action.
+
+    Returns:
+        [T, B, E].
+    """
+    return jnp.sum(x * policy[..., None], axis=2)
+
+
+TRANSFORMS = {
+    "identity": lambda x: x,
+    "softmax": jax.nn.softmax,
+    "max_a": functools.partial(jnp.max, axis=2),
+    "stop_grad": jax.lax.stop_gradient,
+    "clip": lambda x: jnp.clip(x, -2.0, 2.0),
+    "sign": jnp.sign,
+    "drop_last": lambda x: x[:-1],
+    "td_pair": td_pair,
+    "sign_log": rlax.signed_logp1,
+    "sign_hyp": rlax.signed_hyperbolic,
+    "masks_to_discounts": lambda x: 1.0 - x,
+}
+
+
+class Debiased(NamedTuple):
+    """A moving average that starts at zero and counts its updates, so that the start can be divided out.
+
+    Attributes:
+        hidden: [1, 1, E], the average before division.
+        counter: [], number of updates.
+    """
+
+    hidden: Array
+    counter: Array
+
+    def update(self, value: Array, decay: float) -> Debiased:
+        """Takes one more value of the shape of `hidden` in."""
+        return Debiased(self.hidden * decay + value * (1.0 - decay), self.counter + 1)
+
+    def average(self, decay: float) -> Array:
+        """The average with the weight of the zero at the start divided out."""
+        return self.hidden / (1.0 - decay**self.counter)
+
+
+def normalize_by_history(x: Array, m1: Debiased, m2: Debiased) -> tuple[Array, Debiased, Debiased]:
+    """The transform `normalize`: mean and variance of each feature over time, batch and the past.
+
+    Args:
+        x: [T, B, E].
+        m1: moving average of x, [1, 1, E].
+        m2: moving average of its square, [1, 1, E].
+
+    Returns:
+        [T, B, E], and both averages after this x was taken in; x is normalised by these.
+    """
+    m1 = m1.update(jnp.mean(x, axis=(0, 1), keepdims=True), NORMALIZE_DECAY)
+    m2 = m2.update(jnp.mean(jnp.square(x), axis=(0, 1), keepdims=True), NORMALIZE_DECAY)
+    mean = m1.average(NORMALIZE_DECAY)
+    variance = jnp.maximum(m2.average(NORMALIZE_DECAY) - jnp.square(mean), 0.0)
+    return (x - mean) / (jnp.sqrt(variance + ROOT_EPS) + NORMALIZE_EPS), m1, m2
+
+
+def two_hot(value: Array, num_bins: int, max_abs_value: float) -> Array:
+    """[T, B] -> [T, B, K]: each value as weights on the two nearest of K bins from -max_abs_value to max_abs_value."""
+    return rlax.transform_to_2hot(value, -max_abs_value, max_abs_value, num_bins)
+
+
+def mean_of_bins(probs: Array, max_abs_value: float) -> Array:
+    """[..., K] -> [...]: the inverse of `two_hot`."""
+    return rlax.transform_from_2hot(probs, -max_abs_value, max_abs_value, probs.shape[-1])
+
+
+def kl(p_logits: Array, q_logits: Array) -> Array:
+    """[..., A], [..., A] -> [...]: KL(softmax p || softmax q)."""
+    return distrax.Softmax(p_logits).kl_divergence(distrax.Softmax(q_logits))
+
+
+def entropy(logits: Array) -> Array:
+    """[..., A] -> [...]: entropy of the softmax."""
+    return distrax.Softmax(logits).entropy()
+
+
+def importance_weight(pi_logits: Array, mu_logits: Array, actions: Array) -> Array:
+    """How much likelier an action is under one policy than under the one that took it; without gradient.
+
+    Args:
+        pi_logits: [T, B, A], of the policy that learns.
+        mu_logits: [T, B, A], of the policy that acted.
+        actions: [T, B], what was done.
+
+    Returns:
+        [T, B], pi(a) / mu(a).
+    """
+    log_ratio = distrax.Softmax(pi_logits).log_prob(actions) - distrax.Softmax(mu_logits).log_prob(actions)
+    return jax.lax.stop_gradient(jnp.exp(log_ratio))
+
+
+class Moments(NamedTuple):
+    """A moving average of all elements of an array and of their squares.
+
+    Attributes:
+        moment1: [], decayed sum of means.
+        moment2: [], decayed sum of mean squares.
+        decay_product: [], weight that the zeros at the start still have.
+    """
+
+    moment1: Array
+    moment2: Array
+    decay_product: Array
+
+
+def update_moments(values: Array, state: Moments, decay: float) -> Moments:
+    """Takes `values`, of any shape, into the average."""
+    return Moments(
+        decay * state.moment1 + (1.0 - decay) * jnp.mean(values),
+        decay * state.moment2 + (1.0 - decay) * jnp.mean(jnp.square(values)),
+        decay * state.decay_product,
+    )
+
+
+def normalize_by_moments(values: Array, state: Moments, eps: float, subtract_mean: bool = True) -> Array:
+    """`values` over the averaged deviation, less the averaged mean; both moments debiased as Adam does it."""
+    debias = 1.0 / (1.0 - state.decay_product)
+    mean = state.moment1 * debias
+    variance = jnp.maximum(0.0, state.moment2 * debias - jnp.square(mean))
+    centred = values - mean if subtract_mean else values
+    return centred / (jnp.sqrt(variance + ROOT_EPS) + eps)
