@@ -1,4 +1,4 @@
-"""`python -m parity list | check | new`."""
+"""`python -m parity list | check | trace | diagnose | new`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
+from parity import diagnose as diagnosing
 from parity import expected
+from parity import trace as tracing
 from parity.check import Outcome, check_layer
 from parity.expected import problems, unexpected
 from parity.implementation import CannotRun, load
@@ -31,12 +33,26 @@ def parser() -> argparse.ArgumentParser:
         help="compare an implementation with the recorded original",
         epilog="example: python -m parity check values/retrace meta/whole --impl port --json rows.json",
     )
-    for command in (listing, checking):
+    asking = commands.add_parser(
+        "diagnose",
+        help="say which known porting mistake a difference looks like",
+        epilog="example: python -m parity diagnose values/retrace --impl my_adapter:implementation",
+    )
+    asking.add_argument("--impl", default="port", metavar="NAME", help="implementation to diagnose")
+    for command in (listing, checking, asking):
         command.add_argument("layers", nargs="*", metavar="LAYER", help="default: all of them")
         command.add_argument("--json", type=Path, metavar="FILE", help="write the result for machines")
     checking.add_argument("--impl", default="port", metavar="NAME", help="port, original, or package.module:attribute")
     checking.add_argument("--expected", type=Path, metavar="FILE", help="TOML file of known divergences")
     checking.add_argument("--strict", action="store_true", help="layers that are not provided are failures")
+    along = commands.add_parser(
+        "trace",
+        help="the error along the data flow of one learner step",
+        epilog="example: python -m parity trace --impl port --out reports/out",
+    )
+    along.add_argument("--impl", default="port", metavar="NAME", help="implementation to trace")
+    along.add_argument("--out", type=Path, metavar="DIR", help="write the picture, trace.svg, there")
+    along.add_argument("--json", type=Path, metavar="FILE", help="write the result for machines")
     starting = commands.add_parser(
         "new", help="write an adapter to start from", epilog="example: python -m parity new my_adapter.py"
     )
@@ -88,6 +104,36 @@ def check(args: argparse.Namespace) -> int:
     return 1 if bad or (args.strict and lacking) else 0
 
 
+def trace(args: argparse.Namespace) -> int:
+    """Shows each layer's own error beside what it inherits."""
+    store, implementation = Store(), load(args.impl)
+    console = Console()
+    console.print(provenance(store, implementation.name, implementation.description), highlight=False)
+    found = tracing.taps(store, implementation)
+    console.print(tracing.terminal_table(found))
+    print(tracing.first_divergence(found))
+    if args.out:
+        write_atomically(args.out / "trace.svg", tracing.picture(found).encode())
+        print(f"The picture is {args.out / 'trace.svg'}")
+    rows = [{"layer": t.layer, "own": t.own and t.own.as_json(), "in_the_chain": t.inherited} for t in found]
+    _write_json(args.json, rows)
+    return 1 if any(tap.own is not None and not tap.own.equal for tap in found) else 0
+
+
+def diagnose(args: argparse.Namespace) -> int:
+    """Says what is wrong with each layer that differs, and what would be right."""
+    store, implementation = Store(), load(args.impl)
+    layers = [layer for layer in chosen(args.layers, store.layers()) if layer in implementation.layers]
+    print(provenance(store, implementation.name, implementation.description))
+    shown = track(layers, "asking", console=Console(stderr=True), transient=True)
+    findings = diagnosing.diagnose(store, implementation, shown)
+    for finding in findings:
+        print("\n".join(finding.lines()))
+    print(diagnosing.closing_line(findings, len(layers)))
+    _write_json(args.json, [finding.as_json() for finding in findings])
+    return 1 if findings else 0
+
+
 def new(args: argparse.Namespace) -> int:
     """Writes the template of an adapter."""
     if args.file.exists():
@@ -108,7 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """0 equal, 1 different, 2 could not run."""
     args = parser().parse_args(arguments)
     try:
-        return {"list": list_layers, "check": check, "new": new}[args.command](args)
+        commands = {"list": list_layers, "check": check, "trace": trace, "diagnose": diagnose, "new": new}
+        return commands[args.command](args)
     except (CannotRun, FixtureError) as error:
         print(f"parity: {error}", file=sys.stderr)
         return 2

@@ -21,6 +21,7 @@ KNOWN = {
     "port": "port.adapter:implementation",
     "original": "reference.original:implementation",
     "standin": "reference.standin:implementation",
+    "disco_torch": "reports.adapters.disco_torch:implementation",
 }
 
 

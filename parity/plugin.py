@@ -18,6 +18,7 @@ import pytest
 from parity import expected
 from parity.check import WeightsMissing, disco103
 from parity.implementation import CannotRun, Implementation, load
+from parity.live import live_reference
 from parity.store import FixtureError, Store
 from parity.table import coverage, provenance
 
@@ -34,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--impl", default="port", metavar="NAME", help="port, original, standin or package.module:attribute"
     )
     group.addoption("--expected", default=None, metavar="FILE", help="TOML file of known divergences")
+    group.addoption("--examples", type=int, default=0, metavar="N", help="Hypothesis examples for each layer")
     group.addoption("--strict", action="store_true", help="layers that are not provided are failures")
 
 
@@ -48,6 +50,12 @@ def _or_exit(make: Callable[[], T]) -> T:
 def implementation(request: pytest.FixtureRequest) -> Implementation:
     """The implementation under test."""
     return _or_exit(lambda: load(request.config.getoption("--impl")))
+
+
+@pytest.fixture(scope="session")
+def reference() -> Implementation:
+    """What speaks live: the original where it is installed, else the stand-in."""
+    return _or_exit(live_reference)
 
 
 @pytest.fixture(scope="session")

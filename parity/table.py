@@ -99,7 +99,7 @@ def closing_lines(outcome: Outcome, entries: list[Divergence], most: int = 20) -
     lines += problems(outcome.rows, entries)
     loose = sorted({f"{r.layer}[{r.case}] {r.kind} of {r.output}" for r in outcome.rows if r.ill_conditioned})
     if loose:
-        lines.append(f"{len(loose)} outputs are judged by the original's own sensitivity (it exceeds 1e-12 there).")
+        lines.append(f"{len(loose)} outputs pass by the original's own sensitivity, not by 1e-12.")
     if outcome.without_gradients:
         lines.append(f"Without VJPs (only values judged): {', '.join(sorted(outcome.without_gradients))}.")
     if outcome.not_provided:

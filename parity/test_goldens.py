@@ -86,9 +86,35 @@ def test_goldens_were_recorded_on_what_the_registry_makes_now(store: Store, laye
         assert made == stated, f"{layer}[{case.name}] was recorded on other inputs; record it again"
 
 
+STOPPED_IN_META_NET = (
+    *("adv", "normalized_adv", "q", "qv_adv", "normalized_qv_adv", "v_scalar"),
+    *("agent_out/logits", "behaviour_out/logits", "target_out/logits"),
+)
+# Inputs through which the original lets no gradient pass, as its own VJPs show.
+STOPPED = {
+    "transforms/stop_grad": ("x",),
+    "transforms/sign": ("x",),
+    "ops/importance_weight": ("mu_logits", "pi_logits"),
+    "values/retrace": ("continues", "rewards", "rho", "target_q_values", "target_values"),
+    "values/estimate_q": ("continues", "rewards"),
+    "values/outs": ("mu_logits", "rewards"),
+    "values/loss_from_td": ("td",),
+    "meta/inputs": STOPPED_IN_META_NET,
+    "meta/rnn": STOPPED_IN_META_NET,
+    "meta/whole": STOPPED_IN_META_NET,
+    "disco/unroll_meta_net": ("agent_out/aux_pi", "behaviour_out/logits"),
+    "disco/agent_loss_no_meta": tuple(f"meta_out/{k}" for k in ("normalized_q_td", "q_target", "q_td", "q_value")),
+    "agent/loss": (
+        *(f"meta_out/{name}" for name in ("normalized_q_td", "q_target", "q_td", "q_value")),
+        *("rollout/logits", "rollout/rewards"),
+    ),
+    "agent/learner_step": ("rollout/logits",),
+}
+
+
 @pytest.mark.parametrize("layer", list(REGISTRY))
-def test_no_differentiable_input_is_dead_in_every_case_by_chance(store: Store, layer: str) -> None:
-    """A VJP that is zero in one case must be zero in all (a stopped gradient), or come alive in another case."""
+def test_gradients_are_dead_only_where_the_original_stops_them(store: Store, layer: str) -> None:
+    """An input whose VJP is zero in every case proves nothing, unless its gradient is stopped."""
     alive: dict[str, bool] = {}
     for case in store.cases(layer):
         if not store.entry(layer, case)["stored"]:
@@ -97,6 +123,3 @@ def test_no_differentiable_input_is_dead_in_every_case_by_chance(store: Store, l
             alive[name] = alive.get(name, False) or bool(np.any(value))
     dead = {name for name, is_alive in alive.items() if not is_alive}
     assert dead == set(STOPPED.get(layer, ())), f"inputs without any gradient in {layer}: {sorted(dead)}"
-
-
-STOPPED: dict[str, tuple[str, ...]] = {}

@@ -153,18 +153,20 @@ def agent_loss(
             raise ValueError(f"The target {name} is {tuple(got.shape)}; the agent predicts {tuple(want.shape)}.")
 
     # Log-probabilities, once for the losses and the logged entropies.
-    log_pi, log_y, log_z, log_aux = (x.log_softmax(-1) for x in (out["logits"], out["y"], z_a, aux_a))
-    log_pi_hat, log_y_hat, log_z_hat = (x.log_softmax(-1) for x in (pi_hat, y_hat, z_hat))
-    log_next = inputs.agent_out["logits"][1:].log_softmax(-1)
+    log_pi, log_y, log_z, log_aux = (ops.log_probs(x) for x in (out["logits"], out["y"], z_a, aux_a))
+    log_pi_hat, log_y_hat, log_z_hat = (ops.log_probs(x) for x in (pi_hat, y_hat, z_hat))
+    log_next = ops.log_probs(inputs.agent_out["logits"][1:])
 
-    pi_loss = ops.kl_from_log_probs(log_pi_hat, log_pi)  # [T, B]
+    # Two policies are few numbers and often nearly equal, which leaves little of a float32 difference.
+    wide_hat, wide_pi = (ops.log_probs(ops.widened(x)) for x in (pi_hat, out["logits"]))
+    pi_loss = ops.kl_from_log_probs(wide_hat, wide_pi).to(log_pi.dtype)  # [T, B]
     y_loss = ops.kl_from_log_probs(log_y_hat, log_y)
     z_loss = ops.kl_from_log_probs(log_z_hat, log_z)
     continues = 1.0 - inputs.is_terminal.to(log_pi.dtype)
     aux_loss = ops.kl_from_log_probs(log_next.detach(), log_aux) * continues
     total = hyper.pi_cost * pi_loss + hyper.y_cost * y_loss + hyper.z_cost * z_loss + hyper.aux_policy_cost * aux_loss
     with torch.set_grad_enabled(torch.is_grad_enabled() and backprop):
-        log_probs = {
+        by_log = {
             "entropy": log_pi,
             "y_entropy": log_y,
             "z_entropy": log_z,
@@ -174,8 +176,8 @@ def agent_loss(
         }
         means = {"logits": out["logits"], "y": out["y"], "z": out["z"], "pi_loss": pi_loss, "aux_kl_loss": aux_loss}
         means |= {"pi_hat": pi_hat, "y_hat": y_hat, "z_hat": z_hat}
-        means |= {name: ops.entropy_from_log_probs(x) for name, x in log_probs.items()}
-        return total, {name: x.mean() for name, x in means.items()}
+        means |= {name: ops.entropy_from_log_probs(x) for name, x in by_log.items()}
+        return total, {name: ops.mean(x) for name, x in means.items()}
 
 
 def agent_loss_no_meta(
@@ -198,10 +200,10 @@ def agent_loss_no_meta(
     td = meta_out["q_td"].detach()
     loss = values.value_loss_from_td(q_a, td, rule.max_abs_value, categorical=True, nonlinear=True)
     logs = {
-        "q_target": meta_out["q_target"].mean(),
-        "agent_q_mean": meta_out["q_value"].mean(),
-        "q_loss": loss.mean(),
-        "td": meta_out["q_td"].mean(),
-        "normalized_td": meta_out["normalized_q_td"].mean(),
+        "q_target": ops.mean(meta_out["q_target"]),
+        "agent_q_mean": ops.mean(meta_out["q_value"]),
+        "q_loss": ops.mean(loss),
+        "td": ops.mean(meta_out["q_td"]),
+        "normalized_td": ops.mean(meta_out["normalized_q_td"]),
     }
     return loss * hyper.value_cost, logs

@@ -29,10 +29,10 @@ def truncated_normal(uniform: Tensor) -> Tensor:
     """
     if uniform.numel() and not (float(uniform.min()) >= 0.0 and float(uniform.max()) < 1.0):
         raise ValueError("Noise for a truncated normal must be uniform in [0, 1).")
-    wide = uniform.double()  # torch's erfinv in float32 is three times less exact than JAX's
+    wide = uniform.cpu().double()  # torch's erfinv in float32 is three times less exact than JAX's
     root2, bound = math.sqrt(2), wide.new_tensor(BOUND)
     low, high = torch.erf(-bound / root2), torch.erf(bound / root2)
-    normal = (root2 * torch.erfinv(wide * (high - low) + low)).to(uniform.dtype)
+    normal = (root2 * torch.erfinv(wide * (high - low) + low)).to(uniform.device, uniform.dtype)
     edge = uniform.new_tensor(BOUND)
     inside = torch.nextafter(edge, torch.zeros_like(edge))
     return torch.minimum(torch.maximum(normal, -inside), inside)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from port import ops
 from port.types import EmaState
 
 
@@ -26,8 +27,8 @@ def update(state: EmaState, values: Tensor, decay: float) -> EmaState:
         return decay * moment + (1.0 - decay) * target
 
     return EmaState(
-        toward(state.moment1, values.mean()),
-        toward(state.moment2, values.square().mean()),
+        toward(state.moment1, ops.mean(values)),
+        toward(state.moment2, ops.mean(values.square())),
         state.decay_product * decay,
     )
 

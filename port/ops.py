@@ -26,6 +26,16 @@ def clip(x: Tensor, low: float, high: float) -> Tensor:
     return torch.minimum(torch.maximum(x, x.new_tensor(low)), x.new_tensor(high))
 
 
+def widened(x: Tensor) -> Tensor:
+    """The same numbers in double, where the device has it: for the few places where float32 loses digits cheaply."""
+    return x if x.device.type == "mps" else x.double()
+
+
+def mean(x: Tensor) -> Tensor:
+    """Mean over all elements, added up in double, so that a mean near 0 keeps its digits."""
+    return widened(x).mean().to(x.dtype)
+
+
 def batch_lookup(table: Tensor, index: Tensor) -> Tensor:
     """Picks one row per leading position.
 
@@ -69,7 +79,7 @@ def two_hot(value: Tensor, num_bins: int, max_abs: float) -> Tensor:
     value = clip(value, -max_abs, max_abs)
     position = (value + max_abs) / span * last
     below, above = position.detach().floor(), position.detach().ceil()
-    value_below, value_above = (edge / last * span - max_abs for edge in (below, above))
+    value_below, value_above = ((2 * edge - last) * max_abs / last for edge in (below, above))
     weight_below = (value_above - value) / (value_above - value_below + 1e-5)
     empty = value.new_zeros(*value.shape, num_bins)
     spread = empty.scatter_add(-1, below.long().unsqueeze(-1), weight_below.unsqueeze(-1))
@@ -104,10 +114,16 @@ def signed_hyperbolic(x: Tensor, eps: float = 1e-3) -> Tensor:
 def signed_parabolic(x: Tensor, eps: float = 1e-3) -> Tensor:
     """Inverse of `signed_hyperbolic`: [...] to [...]. Its derivative at 0 is 0, as the original's.
 
+    The original takes (sqrt(1 + 4 eps u) - 1) / (2 eps) with u = eps + 1 + |x|: a difference of two numbers near 500,
+    which costs three digits. Float64 has them to spare, and rounds as the jitted original does; in lower precision the
+    same quotient is taken without the difference.
+
     Reference: rlax/_src/transforms.py::signed_parabolic
     """
-    root = (1 + 4 * eps * (eps + 1 + x.abs())).sqrt()
-    return x.sign() * ((root / 2 / eps - 1 / 2 / eps).square() - 1)
+    shifted = eps + 1 + x.abs()
+    root = (1 + 4 * eps * shifted).sqrt()
+    base = (root - 1) * (0.5 / eps) if x.dtype == torch.float64 else 2 * shifted / (root + 1)
+    return x.sign() * (base.square() - 1)
 
 
 def signed_log1p(x: Tensor) -> Tensor:
@@ -116,6 +132,14 @@ def signed_log1p(x: Tensor) -> Tensor:
     Reference: rlax/_src/transforms.py::signed_logp1
     """
     return x.sign() * x.abs().log1p()
+
+
+def log_probs(logits: Tensor) -> Tensor:
+    """Log-probabilities [..., A], normalised twice as the original does: the second time takes out rounding.
+
+    Reference: distrax/_src/distributions/categorical.py::Categorical.entropy
+    """
+    return logits.log_softmax(-1).log_softmax(-1)
 
 
 def expectation(values: Tensor, log_probs: Tensor) -> Tensor:
@@ -144,7 +168,7 @@ def categorical_kl(p_logits: Tensor, q_logits: Tensor) -> Tensor:
     """
     if p_logits.shape[-1] != q_logits.shape[-1]:
         raise ValueError(f"KL between {p_logits.shape[-1]} and {q_logits.shape[-1]} categories is not defined.")
-    return kl_from_log_probs(p_logits.log_softmax(-1), q_logits.log_softmax(-1))
+    return kl_from_log_probs(log_probs(p_logits), log_probs(q_logits))
 
 
 def categorical_entropy(logits: Tensor) -> Tensor:
@@ -152,7 +176,7 @@ def categorical_entropy(logits: Tensor) -> Tensor:
 
     Reference: distrax/_src/distributions/categorical.py::Categorical.entropy
     """
-    return entropy_from_log_probs(logits.log_softmax(-1))
+    return entropy_from_log_probs(log_probs(logits))
 
 
 def importance_weights(pi_logits: Tensor, mu_logits: Tensor, actions: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from parity.layers.draw import case_cotangents, generator
+from parity.layers.draw import case_cotangents, generator, jittered
 from parity.layers.spec import Arrays, Case, Layer, Settings
 from parity.store import Accuracy, Golden, reduced
 from reference.execution import JaxImplementation
@@ -20,19 +20,6 @@ JITTERS = 6
 JITTERS_AT_FULL_SIZE = 2
 AT_BRANCH = 1e-12
 TOLERANCE = 1e-12
-
-
-def moved(inputs: Arrays, dtype: str, rng: np.random.Generator) -> Arrays:
-    """Every float moved by one unit in the last place, up or down; zeros by 1e-30."""
-
-    def move(value: np.ndarray) -> np.ndarray:
-        if value.dtype.kind != "f":
-            return value
-        up = rng.integers(0, 2, value.shape).astype(bool)
-        near = np.nextafter(value.astype(dtype), np.where(up, np.inf, -np.inf).astype(dtype))
-        return np.where(value == 0, np.where(up, 1e-30, -1e-30), near.astype(np.float64))
-
-    return {name: move(value) for name, value in inputs.items()}
 
 
 def near_branch(layer: Layer, inputs: Arrays, settings: Settings) -> dict[str, int]:
@@ -87,7 +74,7 @@ class Measurement:
         truth = self.at(self.inputs, "float64")
         self._check_outputs(truth["value"])
         branch = near_branch(self.layer, self.inputs, self.settings)
-        neighbours = [self.at(moved(self.inputs, "float64", self.rng), "float64") for _ in range(self.jitters)]
+        neighbours = [self.at(jittered(self.inputs, "float64", self.rng), "float64") for _ in range(self.jitters)]
         eager = [self.at(self.inputs, "float64", jit=False)] if self.eager else []
         at_a_branch = any(branch.values())
         distance = self._distances(truth)
@@ -149,7 +136,7 @@ class Measurement:
         if self.eager:
             pairs.append((truth["value"], self.at(self.inputs, "float32", jit=False)["value"]))
         for _ in range(self.jitters):
-            near = moved(self.inputs, "float32", self.rng)
+            near = jittered(self.inputs, "float32", self.rng)
             pairs.append((self.at(near, "float64")["value"], self.at(near, "float32")["value"]))
         return {
             name: max(_largest(_gap(single[name], exact[name])) for exact, single in pairs)

@@ -11,23 +11,24 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from parity.layers import REGISTRY
-from parity.store import FIXTURES, FORMAT, FixtureError, Store, file_name, manifest_bytes, write_atomically
+from parity.store import FIXTURES, FORMAT, FixtureError, Store, canonical, file_name, manifest_bytes, write_atomically
 from reference import identity, weights
 from reference.execution import FLAGS
+from reference.record_worker import entries_name
 
+HERE = Path(__file__).resolve().parent
 EXAMPLE = "example: python -m reference record values/retrace values/outs"
 NUMERIC = ("jax", "jaxlib", "dm-haiku", "rlax", "distrax", "optax", "chex", "numpy", "safetensors", "tfp-nightly")
 RULES = {
     "inputs": "parity/layers/draw.py: PCG64 seeded by sha256 of 'layer/case', exact in float32",
     "made_from_seed": "inputs of cases with stored = false are made again by that rule and checked by digest",
     "meta_params": "'seeded' weights follow the same rule; 'disco103' names the published file by its sha256",
-    "sketch": "float arrays of more than 16,384 elements are kept as 256 sums with random signs (parity/store.py)",
+    "sketch": "float arrays of more than 2,048 elements are kept as 256 sums with random signs (parity/store.py)",
     "teacher_forced": "reference/life.py and parity/teacher.py: the original's own learner step on 5x5 Catch",
 }
 
@@ -50,12 +51,15 @@ def run(args: argparse.Namespace) -> int:
     """Records; 0 done or nothing would change, 1 something would change, 2 could not run."""
     try:
         names = _chosen(args.layers)
-        origin = _require_original()
-        with tempfile.TemporaryDirectory(prefix="disco-parity-record-") as folder:
-            recorded = _record_twice(names, Path(folder))
-            if args.check:
-                return _report_changes(args.out, Path(folder) / "a", recorded)
-            _write(args.out, Path(folder) / "a", recorded, origin, bool(args.layers))
+        _require_original()
+        folder = _work_folder(args.out)
+        recorded = _record_twice(names, folder)
+        if args.check:
+            code = _report_changes(args.out, folder / "a", recorded)
+            shutil.rmtree(folder)
+            return code
+        _write(args.out, folder / "a", recorded, bool(args.layers))
+        shutil.rmtree(folder)
     except (RecordError, FixtureError, weights.WeightsError) as error:
         print(f"record: {error}", file=sys.stderr)
         return 2
@@ -70,19 +74,36 @@ def _chosen(layers: list[str]) -> list[str]:
     return layers or list(REGISTRY)
 
 
-def _require_original() -> identity.Identity:
+def _require_original() -> None:
     found = identity.identify()
     if found.state != "genuine":
         raise RecordError(f"goldens are recorded from the genuine original only. {found.message}")
     weights.find_weights(download=False)
-    return found
+
+
+def _work_folder(root: Path) -> Path:
+    """Where layers are kept as they are recorded, so that an interrupted recording goes on where it stopped.
+
+    What was recorded by other code, or with other versions, is thrown away.
+    """
+    folder = root / ".recording"
+    key = hashlib.sha256(canonical(_provenance()).encode())
+    for package in ("parity", "reference"):
+        for path in sorted((HERE.parent / package).rglob("*.py")):
+            key.update(path.read_bytes())
+    stamp = folder / "key"
+    if folder.exists() and not (stamp.is_file() and stamp.read_text() == key.hexdigest()):
+        shutil.rmtree(folder)
+    for part in ("a", "b"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    stamp.write_text(key.hexdigest())
+    return folder
 
 
 def _record_twice(names: list[str], folder: Path) -> dict[str, Any]:
     """Runs two processes side by side; returns the entries if both made the same bytes."""
     workers = []
     for part in ("a", "b"):
-        (folder / part).mkdir()
         command = [sys.executable, "-m", "reference.record_worker", "--out", str(folder / part), *names]
         output = None if part == "a" else subprocess.DEVNULL
         workers.append(subprocess.Popen(command, env={**os.environ, **FLAGS}, stdout=output))
@@ -95,22 +116,24 @@ def _record_twice(names: list[str], folder: Path) -> dict[str, Any]:
         raise
     if any(codes):
         raise RecordError("the recording process failed; what it printed stands above. Nothing was written.")
-    differing = _differing(folder / "a", folder / "b")
+    recorded = {name: _entries(folder / "a", name) for name in names}
+    differing = _differing(folder / "a", folder / "b", names)
     if differing:
+        shutil.rmtree(folder)
         raise RecordError(f"two recordings differ in {', '.join(differing[:5])}; nothing was written.")
     print(f"Two recordings agree bit for bit ({time.perf_counter() - started:.0f} s).")
-    return json.loads((folder / "a" / "entries.json").read_text())
+    return recorded
 
 
-def _differing(first: Path, second: Path) -> list[str]:
-    """What two recordings do not agree on: files by name, tensors and measurements by case."""
-    if {p.name for p in first.iterdir()} != {p.name for p in second.iterdir()}:
-        return ["the set of files"]
-    names = sorted(p.name for p in first.iterdir() if p.read_bytes() != (second / p.name).read_bytes())
-    if not names:
-        return []
-    entries = [json.loads((folder / "entries.json").read_text()) for folder in (first, second)]
-    return [c for layer in entries[0] for c in changes(layer, entries[0][layer], entries[1][layer])] or names
+def _entries(folder: Path, layer: str) -> Any:
+    return json.loads((folder / entries_name(layer)).read_text())
+
+
+def _differing(first: Path, second: Path, names: list[str]) -> list[str]:
+    """What two recordings do not agree on: tensors and measurements by case, else files by name."""
+    found = [change for name in names for change in changes(name, _entries(first, name), _entries(second, name))]
+    files = (file_name(name) for name in names)
+    return found or [file for file in files if (first / file).read_bytes() != (second / file).read_bytes()]
 
 
 def changes(layer: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
@@ -145,7 +168,7 @@ def _report_changes(root: Path, folder: Path, recorded: dict[str, Any]) -> int:
     return 1 if found else 0
 
 
-def _provenance(origin: identity.Identity) -> dict[str, Any]:
+def _provenance() -> dict[str, Any]:
     table = identity.load_table()
     return {
         "format": FORMAT,
@@ -159,8 +182,8 @@ def _provenance(origin: identity.Identity) -> dict[str, Any]:
     }
 
 
-def _write(root: Path, folder: Path, recorded: dict[str, Any], origin: identity.Identity, partial: bool) -> None:
-    provenance = _provenance(origin)
+def _write(root: Path, folder: Path, recorded: dict[str, Any], partial: bool) -> None:
+    provenance = _provenance()
     layers: dict[str, Any] = {}
     if partial and (root / "manifest.json").exists():
         before = Store(root).manifest

@@ -69,3 +69,20 @@ def case_cotangents(layer: Layer, case: str, settings: Settings) -> Arrays:
         for name, spec in sorted(layer.outputs(settings).items())
         if spec.kind == "float" and not name.startswith("log/")
     }
+
+
+NEVER_NEGATIVE = ("/nu/", "moment2", "/m2/")
+
+
+def jittered(inputs: Arrays, dtype: str, rng: np.random.Generator) -> Arrays:
+    """Every float moved by one unit in the last place, up or down; zeros by 1e-30, second moments only upwards."""
+
+    def move(name: str, value: np.ndarray) -> np.ndarray:
+        if value.dtype.kind != "f":
+            return value
+        up = rng.integers(0, 2, value.shape).astype(bool)
+        near = np.nextafter(value.astype(dtype), np.where(up, np.inf, -np.inf).astype(dtype))
+        moved = np.where(value == 0, np.where(up, 1e-30, -1e-30), near.astype(np.float64))
+        return np.abs(moved) if any(part in f"/{name}/" for part in NEVER_NEGATIVE) else moved
+
+    return {name: move(name, value) for name, value in inputs.items()}

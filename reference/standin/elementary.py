@@ -29,13 +29,18 @@ def lookup(table: Array, index: Array) -> Array:
 
     Returns:
         [T, B, ...], `table[t, b, index[t, b]]`.
+
+    Reference: disco_rl/utils.py::batch_lookup
     """
     T, B = index.shape
     return table[jnp.arange(T)[:, None], jnp.arange(B), index]
 
 
 def td_pair(x: Array) -> Array:
-    """[T+1, B, E] -> [T, B, 2E]: the values at t beside those at t+1, as a TD error needs them."""
+    """[T+1, B, E] -> [T, B, 2E]: the values at t beside those at t+1, as a TD error needs them.
+
+    Reference: disco_rl/update_rules/input_transforms.py::td_pair
+    """
     return jnp.concatenate([x[:-1], x[1:]], axis=-1)
 
 
@@ -48,6 +53,8 @@ def policy_average(x: Array, policy: Array) -> Array:
 
     Returns:
         [T, B, E].
+
+    Reference: disco_rl/update_rules/input_transforms.py::PiWeightedAvg
     """
     return jnp.sum(x * policy[..., None], axis=2)
 
@@ -78,11 +85,11 @@ class Debiased(NamedTuple):
     hidden: Array
     counter: Array
 
-    def update(self, value: Array, decay: float) -> Debiased:
+    def update(self, value: Array, decay: Array) -> Debiased:
         """Takes one more value of the shape of `hidden` in."""
         return Debiased(self.hidden * decay + value * (1.0 - decay), self.counter + 1)
 
-    def average(self, decay: float) -> Array:
+    def average(self, decay: Array) -> Array:
         """The average with the weight of the zero at the start divided out."""
         return self.hidden / (1.0 - decay**self.counter)
 
@@ -97,21 +104,30 @@ def normalize_by_history(x: Array, m1: Debiased, m2: Debiased) -> tuple[Array, D
 
     Returns:
         [T, B, E], and both averages after this x was taken in; x is normalised by these.
+
+    Reference: disco_rl/update_rules/input_transforms.py::EmaNorm
     """
-    m1 = m1.update(jnp.mean(x, axis=(0, 1), keepdims=True), NORMALIZE_DECAY)
-    m2 = m2.update(jnp.mean(jnp.square(x), axis=(0, 1), keepdims=True), NORMALIZE_DECAY)
-    mean = m1.average(NORMALIZE_DECAY)
-    variance = jnp.maximum(m2.average(NORMALIZE_DECAY) - jnp.square(mean), 0.0)
+    decay = jnp.asarray(NORMALIZE_DECAY, x.dtype)  # rounded once, so that 1 - decay cancels at the first update
+    m1 = m1.update(jnp.mean(x, axis=(0, 1), keepdims=True), decay)
+    m2 = m2.update(jnp.mean(jnp.square(x), axis=(0, 1), keepdims=True), decay)
+    mean = m1.average(decay)
+    variance = jnp.maximum(m2.average(decay) - jnp.square(mean), 0.0)
     return (x - mean) / (jnp.sqrt(variance + ROOT_EPS) + NORMALIZE_EPS), m1, m2
 
 
 def two_hot(value: Array, num_bins: int, max_abs_value: float) -> Array:
-    """[T, B] -> [T, B, K]: each value as weights on the two nearest of K bins from -max_abs_value to max_abs_value."""
+    """[T, B] -> [T, B, K]: each value as weights on the two nearest of K bins from -max_abs_value to max_abs_value.
+
+    Reference: disco_rl/value_fns/value_utils.py::scalar_to_categorical_value
+    """
     return rlax.transform_to_2hot(value, -max_abs_value, max_abs_value, num_bins)
 
 
 def mean_of_bins(probs: Array, max_abs_value: float) -> Array:
-    """[..., K] -> [...]: the inverse of `two_hot`."""
+    """[..., K] -> [...]: the inverse of `two_hot`.
+
+    Reference: disco_rl/value_fns/value_utils.py::value_logits_to_scalar
+    """
     return rlax.transform_from_2hot(probs, -max_abs_value, max_abs_value, probs.shape[-1])
 
 
@@ -135,6 +151,8 @@ def importance_weight(pi_logits: Array, mu_logits: Array, actions: Array) -> Arr
 
     Returns:
         [T, B], pi(a) / mu(a).
+
+    Reference: disco_rl/value_fns/value_utils.py::importance_weight
     """
     log_ratio = distrax.Softmax(pi_logits).log_prob(actions) - distrax.Softmax(mu_logits).log_prob(actions)
     return jax.lax.stop_gradient(jnp.exp(log_ratio))
@@ -155,7 +173,10 @@ class Moments(NamedTuple):
 
 
 def update_moments(values: Array, state: Moments, decay: float) -> Moments:
-    """Takes `values`, of any shape, into the average."""
+    """Takes `values`, of any shape, into the average.
+
+    Reference: disco_rl/utils.py::MovingAverage.update_state
+    """
     return Moments(
         decay * state.moment1 + (1.0 - decay) * jnp.mean(values),
         decay * state.moment2 + (1.0 - decay) * jnp.mean(jnp.square(values)),
@@ -164,7 +185,10 @@ def update_moments(values: Array, state: Moments, decay: float) -> Moments:
 
 
 def normalize_by_moments(values: Array, state: Moments, eps: float, subtract_mean: bool = True) -> Array:
-    """`values` over the averaged deviation, less the averaged mean; both moments debiased as Adam does it."""
+    """`values` over the averaged deviation, less the averaged mean; both moments debiased as Adam does it.
+
+    Reference: disco_rl/utils.py::MovingAverage.normalize
+    """
     debias = 1.0 / (1.0 - state.decay_product)
     mean = state.moment1 * debias
     variance = jnp.maximum(0.0, state.moment2 * debias - jnp.square(mean))

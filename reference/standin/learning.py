@@ -36,7 +36,10 @@ class AdamState(NamedTuple):
 
 
 def adam(grads: Tensors, state: AdamState, b1: float, b2: float, eps: float) -> tuple[Tensors, AdamState]:
-    """Adam's direction; meta-gradients do not pass through its denominator."""
+    """Adam's direction; meta-gradients do not pass through its denominator.
+
+    Reference: disco_rl/optimizers.py::scale_by_adam_sg_denom
+    """
     count = state.count + 1
     mu = {name: b1 * state.mu[name] + (1.0 - b1) * grad for name, grad in grads.items()}
     nu = {name: b2 * state.nu[name] + (1.0 - b2) * jnp.square(grad) for name, grad in grads.items()}
@@ -67,6 +70,8 @@ def act(params: Tensors, observation: Array, gumbel: Array) -> tuple[Array, Tens
 
     Returns:
         [B], and the network's outputs.
+
+    Reference: disco_rl/agent.py::Agent.actor_step
     """
     out = agent_network(params, observation, num_lead=1)
     return jnp.argmax(gumbel + jax.nn.log_softmax(out["logits"]), axis=-1), out
@@ -77,6 +82,8 @@ def agent_loss(params: Tensors, rollout: Tensors, meta_out: Tensors, s: Settings
 
     Returns:
         [], and logs.
+
+    Reference: disco_rl/agent.py::Agent._loss
     """
     actions, counts = rollout["actions"], rollout["discounts"][:-1] > 0
     out = agent_network(params, rollout["observations"])
@@ -112,6 +119,8 @@ def learner_step(
     """One learner step: targets from the rule, which the agent's gradient takes as constants, then one update.
 
     In meta-training the targets are constants for that gradient only, and the new state depends on them; else for all.
+
+    Reference: disco_rl/agent.py::Agent.learner_step
     """
     e = experience(state.params, rollout)
     meta_out, meta = disco_targets(e, meta_params, state.params, state.meta, s)

@@ -51,7 +51,10 @@ def embedded(params: Tensors, net: str) -> Callable[[Array], Array]:
 
 
 def scalar_features(e: Tensors) -> list[Array]:
-    """The 9 features that are numbers: seven of [T, B, 1], and the values at t and t+1, [T, B, 2]."""
+    """The 9 features that are numbers: seven of [T, B, 1], and the values at t and t+1, [T, B, 2].
+
+    Reference: disco_rl/update_rules/disco.py::get_input_option
+    """
     taken = e["actions"][:-1]
     online, behaviour, target = (lookup(policy, taken)[..., None] for policy in policies(e))
     value, adv = (rlax.signed_logp1(e[name])[..., None] for name in ("v_scalar", "adv"))
@@ -62,12 +65,18 @@ def scalar_features(e: Tensors) -> list[Array]:
 
 
 def y_features(e: Tensors, embed: Callable[[Array], Array]) -> list[Array]:
-    """Both networks' y at t and t+1, [T, B, 2E] each."""
+    """Both networks' y at t and t+1, [T, B, 2E] each.
+
+    Reference: disco_rl/update_rules/disco.py::get_input_option
+    """
     return [td_pair(embed(e[f"{net}/y"])) for net in NETS_OF_THE_AGENT]
 
 
 def z_features(e: Tensors, embed: Callable[[Array], Array]) -> list[Array]:
-    """Both networks' z: of the action taken [T, B, E]; policy's average and maximum at t and t+1, [T, B, 2E] each."""
+    """Both networks' z: of the action taken [T, B, E]; policy's average and maximum at t and t+1, [T, B, 2E] each.
+
+    Reference: disco_rl/update_rules/disco.py::get_input_option
+    """
     policy = jax.lax.stop_gradient(jax.nn.softmax(e["agent_out/logits"]))  # [T+1, B, A], the online one for both
     features = []
     for net in NETS_OF_THE_AGENT:
@@ -82,6 +91,8 @@ def action_features(e: Tensors, embed: Callable[[Array], Array]) -> Array:
 
     Returns:
         [T, B, A, C] with C = 3 + 2E + 3 + 1.
+
+    Reference: disco_rl/update_rules/disco.py::get_input_option
     """
     taken = jax.nn.one_hot(e["actions"][:-1], e["q"].shape[2], dtype=e["q"].dtype)
     values = [rlax.signed_logp1(e["q"]), rlax.signed_logp1(e["qv_adv"]), e["normalized_qv_adv"]]
@@ -101,6 +112,8 @@ def inputs(params: Tensors, e: Tensors, nets: dict[str, str]) -> tuple[Array, Ar
 
     Returns:
         [T, B, E], and the embedding of each action [T, B, A, C], of which the vector holds the mean and the one taken.
+
+    Reference: disco_rl/networks/meta_nets.py::_construct_input
     """
     embed_y, embed_z = embedded(params, nets["y"]), embedded(params, nets["z"])
     actions = conv_net(params, nets["policy"], action_features(e, embed_z))
@@ -115,7 +128,10 @@ def trajectory_rnn(params: Tensors, x: Array, is_terminal: Array) -> Array:
 
 
 def gate(params: Tensors, x: Array, hidden: Array) -> Array:
-    """[T, B, H], [M] -> [T, B, H]: the agent's past speaks by multiplying."""
+    """[T, B, H], [M] -> [T, B, H]: the agent's past speaks by multiplying.
+
+    Reference: disco_rl/networks/meta_nets.py::_multiplicative_interaction
+    """
     return x * linear(params, GATE, hidden)
 
 
@@ -148,6 +164,8 @@ def lifetime_rnn(params: Tensors, e: Tensors, targets: Tensors, state: RnnState)
         e: experience.
         targets: `y` [T, B, P] and `meta_input_emb` [T, B, 1] as the heads gave them.
         state: [M] each.
+
+    Reference: disco_rl/networks/meta_nets.py::MetaLSTM.unroll
     """
     y = embedded(params, LIFETIME_NETS["y"])(targets["y"])
     x, _ = inputs(params, e, LIFETIME_NETS)
@@ -157,7 +175,10 @@ def lifetime_rnn(params: Tensors, e: Tensors, targets: Tensors, state: RnnState)
 
 
 def meta_network(params: Tensors, e: Tensors, state: RnnState) -> tuple[Tensors, RnnState]:
-    """Experience in; targets and the next state of the meta-RNN out. The gate sees the state before this batch."""
+    """Experience in; targets and the next state of the meta-RNN out. The gate sees the state before this batch.
+
+    Reference: disco_rl/networks/meta_nets.py::LSTM
+    """
     x, actions = inputs(params, e, TRAJECTORY_NETS)
     x = gate(params, trajectory_rnn(params, x, e["is_terminal"]), state.hidden)
     targets = heads(params, x, actions)

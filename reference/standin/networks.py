@@ -42,13 +42,18 @@ def conv_block(x: Array, w: Array, b: Array) -> Array:
 
     Returns:
         [T, B, A, E], after a ReLU.
+
+    Reference: disco_rl/networks/meta_nets.py::_conv1d_block
     """
     mean = jnp.broadcast_to(jnp.mean(x, axis=2, keepdims=True), x.shape)
     return jax.nn.relu(jnp.concatenate([x, mean], axis=-1) @ w[0] + b)
 
 
 def conv_net(params: Tensors, name: str, x: Array) -> Array:
-    """[T, B, A, C] -> [T, B, A, E]: the blocks `name/conv1_d`, `name/conv1_d_1`, ..."""
+    """[T, B, A, C] -> [T, B, A, E]: the blocks `name/conv1_d`, `name/conv1_d_1`, ...
+
+    Reference: disco_rl/networks/meta_nets.py::_conv1d_net
+    """
     block, i = f"{name}/conv1_d", 0
     while f"{block}/w" in params:
         x = conv_block(x, params[f"{block}/w"], params[f"{block}/b"])
@@ -87,6 +92,8 @@ def unroll_backwards(xs: Array, is_terminal: Array, w: Array, b: Array) -> Array
 
     Returns:
         [T, B, H], hidden states.
+
+    Reference: disco_rl/networks/meta_nets.py::LSTM
     """
     B, H = xs.shape[1], b.shape[0] // 4
     zeros = jnp.zeros((B, H), xs.dtype)
@@ -109,6 +116,8 @@ def action_model(params: Tensors, torso_out: Array) -> Tensors:
 
     Returns:
         `z` [..., A, P], `aux_pi` [..., A, A] and `q` [..., A, K].
+
+    Reference: disco_rl/networks/action_models.py::LSTMModel
     """
     w, b = params["mlp/action_cond/linear/w"], params["mlp/action_cond/linear/b"]
     lead, H = torso_out.shape[:-1], b.shape[0] // 4
@@ -130,6 +139,8 @@ def agent_network(params: Tensors, observations: Array, num_lead: int = 2) -> Te
 
     Returns:
         `logits` [..., A] and `y` [..., P], and what `action_model` gives.
+
+    Reference: disco_rl/networks/nets.py::MLP
     """
     vectors = observations.reshape(*observations.shape[:num_lead], -1)
     torso_out = mlp(params, "mlp/~_embedding_pass/torso", vectors)

@@ -57,6 +57,8 @@ def disco_targets(
 
     Returns:
         The meta-network's targets with the value outputs and target network's outputs beside them; the next state.
+
+    Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.unroll_meta_net
     """
     target_out = agent_network(state.target_params, e["observations"])
     q_logits = {"q_logits": e["agent_out/q"], "target_q_logits": target_out["q"]}
@@ -85,6 +87,8 @@ def prediction_loss(
     Returns:
         [T, B], divergences from the targets, and of the policy predicted one step ahead from the policy that came
         (a constant; where the episode goes on); and logs.
+
+    Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.agent_loss
     """
     now = {name: value[:-1] for name, value in agent_out.items()}
     z_taken, next_taken = (lookup(now[name], actions[:-1]) for name in ("z", "aux_pi"))
@@ -120,6 +124,8 @@ def action_value_loss(q_logits: Array, actions: Array, meta_out: Tensors, s: Set
 
     Returns:
         [T, B], and logs.
+
+    Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.agent_loss_no_meta
     """
     taken = lookup(q_logits[:-1], actions[:-1])
     loss = value_loss_from_td(taken, jax.lax.stop_gradient(meta_out["q_td"]), ValueForm(s["max_abs_value"]))

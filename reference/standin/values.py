@@ -38,7 +38,10 @@ class ValueForm(NamedTuple):
 
 
 def scalar_value(net_out: Array, form: ValueForm) -> Array:
-    """[..., K] -> [...]: the value that a network's output stands for."""
+    """[..., K] -> [...]: the value that a network's output stands for.
+
+    Reference: disco_rl/value_fns/value_utils.py::get_values_from_net_outs
+    """
     value = mean_of_bins(jax.nn.softmax(net_out), form.max_abs_value) if form.categorical else net_out[..., 0]
     return UNSQUASH(value) if form.nonlinear else value
 
@@ -53,6 +56,8 @@ def q_and_v(q_logits: Array, pi_logits: Array, form: ValueForm) -> tuple[Array, 
 
     Returns:
         Q [T+1, B, A] and V [T+1, B].
+
+    Reference: disco_rl/value_fns/value_utils.py::extract_scalar_values_from_net_out
     """
     q = scalar_value(q_logits, form)
     return q, jnp.sum(jax.nn.softmax(pi_logits) * q, axis=2)
@@ -68,6 +73,8 @@ def value_loss(net_out: Array, target: Array, form: ValueForm) -> Array:
 
     Returns:
         [T, B], the cross-entropy to the target's two bins, or half the squared error.
+
+    Reference: disco_rl/value_fns/value_utils.py::value_loss_from_target
     """
     target = SQUASH(target) if form.nonlinear else target
     if not form.categorical:
@@ -76,7 +83,10 @@ def value_loss(net_out: Array, target: Array, form: ValueForm) -> Array:
 
 
 def value_loss_from_td(net_out: Array, td: Array, form: ValueForm) -> Array:
-    """The loss to the value that would have had no TD error, held constant: [T, B, K], [T, B] -> [T, B]."""
+    """The loss to the value that would have had no TD error, held constant: [T, B, K], [T, B] -> [T, B].
+
+    Reference: disco_rl/value_fns/value_utils.py::value_loss_from_td
+    """
     return value_loss(net_out, jax.lax.stop_gradient(scalar_value(net_out, form) + td), form)
 
 
@@ -111,6 +121,8 @@ def retrace(steps: Steps, values: Array, q_values: Array, discount: float, lambd
 
     Returns:
         [T, B].
+
+    Reference: disco_rl/value_fns/value_utils.py::estimate_q_values
     """
     taken = lookup(q_values[:-1], steps.actions)  # [T, B]
     weights = lambda_ * jnp.minimum(steps.rho, 1.0)
@@ -130,6 +142,8 @@ def estimates(steps: Steps, online: tuple[Array, Array], target: tuple[Array, Ar
 
     Returns:
         [T, B]: `q_target`, `value_target`, `adv`, `td`, `q_td`; [T+1, B, A]: `qv_adv`.
+
+    Reference: disco_rl/value_fns/value_utils.py::estimate_q_values
     """
     (q, v), (target_q, target_v) = online, target
     adv = returns - target_v[:-1]
@@ -173,6 +187,8 @@ def normalized(estimated: Tensors, averages: Averages, s: ValueSettings) -> tupl
     """Advantages and TD errors in units of their own deviation, in which this batch is counted already.
 
     TD errors keep their mean. The state's TD error is not normalised: where there are action values it is not used.
+
+    Reference: disco_rl/value_fns/value_utils.py::get_value_outs
     """
     adv = update_moments(estimated["adv"], averages.adv, s.decay)
     td = update_moments(estimated["q_td"], averages.td, s.decay)
@@ -196,6 +212,8 @@ def value_outs(experience: Tensors, averages: Averages, s: ValueSettings) -> tup
 
     Returns:
         The outputs of `estimates` and `normalized`, the values behind them, `rho`; and the averages carried on.
+
+    Reference: disco_rl/value_fns/value_utils.py::get_value_outs
     """
     e, taken = experience, experience["actions"][:-1]
     q, v = q_and_v(e["q_logits"], e["pi_logits"], s.form)

@@ -1,0 +1,89 @@
+"""A failure as one Python file: literal arrays, the expected number, and a call of the candidate; nothing else."""
+
+from __future__ import annotations
+
+import pprint
+import re
+from pathlib import Path
+
+import numpy as np
+
+from parity.compare import Row
+from parity.implementation import KNOWN
+from parity.layers.spec import Arrays
+from parity.store import Golden, write_atomically
+
+TEMPLATE = '''"""{summary}
+
+Run it where the implementation can be imported: python {file}
+It needs NumPy and the implementation, and prints what was expected and what came out.
+"""
+
+import numpy as np
+from {module} import {attribute} as implementation
+
+LAYER = {layer!r}
+DTYPE = {dtype!r}
+SETTINGS = {settings}
+INPUTS = {inputs}
+{cotangents}
+EXPECTED = {expected}
+
+{call}
+worst = np.abs(got.astype(np.float64) - EXPECTED).max() if got.shape == EXPECTED.shape else np.inf
+print({what!r}, "of", LAYER)
+print("expected", EXPECTED)
+print("got     ", got)
+print("largest difference", worst, "allowed", {budget!r})
+raise SystemExit(int(not worst <= {budget!r}))
+'''
+
+
+def literal(array: np.ndarray) -> str:
+    """An array as Python text that gives back the same bits."""
+    with np.printoptions(threshold=10**9, floatmode="unique", linewidth=116):
+        text = np.array2string(array, separator=", ")
+    text = re.sub(r"\b(nan|inf)\b", r"np.\1", text)
+    return f"np.array({text}, dtype=np.{array.dtype.name})"
+
+
+def _dictionary(arrays: Arrays) -> str:
+    lines = ",\n".join(f"    {name!r}: {literal(value)}" for name, value in arrays.items())
+    return "{\n" + lines + ",\n}"
+
+
+def source(golden: Golden, row: Row, implementation: str, file: str) -> str:
+    """The text of the file."""
+    module, _, attribute = KNOWN.get(implementation, implementation).partition(":")
+    is_vjp = row.kind == "vjp"
+    truth = golden.vjps if is_vjp else golden.outputs["float64"]
+    inputs = {k: v.astype(row.dtype) if v.dtype.kind == "f" else v for k, v in golden.inputs.items()}
+    wrt = f"[{row.output!r}]"
+    call = (
+        f"got = implementation.vjp(LAYER, INPUTS, SETTINGS, DTYPE, COTANGENTS, {wrt})[{row.output!r}]"
+        if is_vjp
+        else f"got = implementation.run(LAYER, INPUTS, SETTINGS, DTYPE)[{row.output!r}]"
+    )
+    return TEMPLATE.format(
+        summary=row.sentence(),
+        file=file,
+        module=module,
+        attribute=attribute,
+        layer=golden.layer,
+        dtype=row.dtype,
+        settings=pprint.pformat(golden.settings, width=110),
+        inputs=_dictionary(inputs),
+        cotangents=f"COTANGENTS = {_dictionary(golden.cotangents)}" if is_vjp else "",
+        expected=literal(truth[row.output]),
+        call=call,
+        what=f"{'VJP with respect to' if is_vjp else 'output'} {row.output}",
+        budget=row.budget,
+    )
+
+
+def write(golden: Golden, row: Row, implementation: str, folder: Path) -> Path:
+    """Writes the file and returns its path."""
+    words = re.sub(r"[^A-Za-z0-9]+", "_", f"{golden.layer}_{row.output}_{row.kind}_{row.dtype}").strip("_")
+    path = folder / f"repro_{words}.py"
+    write_atomically(path, source(golden, row, implementation, path.name).encode())
+    return path

@@ -1,0 +1,155 @@
+"""Plugging in somebody else's implementation: what is asked of it, what is said of it, and what is known of it."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from parity import implementation as plugging
+from parity.__main__ import main
+from tests import toy
+
+LAYERS = list(toy.implementation.layers)
+
+
+@pytest.fixture
+def plugged(monkeypatch):
+    """Makes an object loadable as `--impl test`."""
+
+    def plug(made):
+        monkeypatch.setattr("parity.__main__.load", lambda name: made)
+        return made
+
+    return plug
+
+
+def test_a_newcomers_mistake_is_found_with_one_command(plugged, capsys):
+    plugged(toy.implementation)
+    assert main(["check", "--impl", "toy"]) == 1
+    said = capsys.readouterr().out
+    assert "values/retrace[plain] value of q_target (float64): DIFFERENT" in said
+    assert "toy provides 5 of" in said
+    assert "Not provided: transforms/identity" in said
+    for right in LAYERS[:-1]:
+        assert f"{right}[" not in said
+
+
+def test_without_the_mistake_it_is_equal_though_it_has_no_gradients(plugged, capsys):
+    plugged(toy.right)
+    assert main(["check", "--impl", "toy"]) == 0
+    assert "Without VJPs" in capsys.readouterr().out
+    assert main(["check", "--impl", "toy", "--strict"]) == 1
+
+
+def test_rows_for_machines(plugged, tmp_path):
+    plugged(toy.implementation)
+    main(["check", "values/retrace", "--json", str(tmp_path / "rows.json")])
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert {row["equal"] for row in rows} == {True, False}
+    assert all(row["layer"] == "values/retrace" for row in rows)
+
+
+EXPECTED = """
+[[divergence]]
+layer = "values/retrace"
+output = "q_target"
+at_least = {low}
+at_most = {high}
+reason = "weights one step too late"
+"""
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "made", "code", "said"),
+    [
+        (1e-2, 10.0, toy.implementation, 0, "of them expected"),
+        (1e-2, 1e-1, toy.implementation, 1, "not between"),
+        (5.0, 10.0, toy.implementation, 1, "not between"),
+        (1e-2, 10.0, toy.right, 1, "no longer diverges"),
+    ],
+    ids=["known", "worse_than_known", "better_than_known", "gone"],
+)
+def test_expected_divergences(plugged, tmp_path, capsys, low, high, made, code, said):
+    plugged(made)
+    file = tmp_path / "known.toml"
+    file.write_text(EXPECTED.format(low=low, high=high))
+    assert main(["check", "--expected", str(file)]) == code
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[divergence]]\nlayer = 'values/retrace'", "lacks output"),
+        (EXPECTED.format(low=0.1, high=1.0).replace("values/retrace", "values/retrase"), "no layer is called"),
+        (EXPECTED.format(low=0.1, high=1.0) + "typo = 1", "does not know typo"),
+        ("not toml", "no list of"),
+    ],
+)
+def test_a_bad_file_of_expectations_gets_a_sentence(plugged, tmp_path, capsys, text, said):
+    plugged(toy.implementation)
+    (tmp_path / "known.toml").write_text(text)
+    assert main(["check", "--expected", str(tmp_path / "known.toml")]) == 2
+    assert said in capsys.readouterr().err
+
+
+def raising(inputs, settings, dtype):
+    raise RuntimeError("not today")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (raising, "raised RuntimeError: not today"),
+        (lambda i, s, d: {"result": i["x"] * 1}, "is missing; the layer gave ['result']"),
+        (lambda i, s, d: {"out": (i["x"] * 1)[:1]}, "expected shape"),
+        (lambda i, s, d: {"out": i["x"].astype(np.float16)}, "expected dtype float64, got float16"),
+        (lambda i, s, d: {"out": i["x"] * np.nan}, "NaN at"),
+        (lambda i, s, d: {"out": i["x"]}, "shares memory with one of the inputs"),
+        (lambda i, s, d: [1], "expected a dict of NumPy arrays, got list"),
+        (lambda i, s, d: {"out": i["x"].__imul__(2.0) * 1}, "changed its input x in place"),
+    ],
+    ids=["raises", "keys", "shape", "dtype", "nan", "same_object", "no_dict", "in_place"],
+)
+def test_a_layer_that_breaks_the_contract_is_told_how(plugged, capsys, wrong, said):
+    plugged(toy.Toy(**{"ops/signed_hyperbolic": wrong}))
+    assert main(["check", "ops/signed_hyperbolic"]) == 1
+    out = capsys.readouterr().out
+    assert "ops/signed_hyperbolic[" in out
+    assert said in out
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("no_such", "No implementation is called 'no_such'"),
+        ("no_such.module:x", "needs the module 'no_such'"),
+        ("tests.toy:absent", "has no 'absent'"),
+    ],
+)
+def test_an_implementation_that_cannot_be_loaded_gets_a_sentence(capsys, name, said):
+    assert main(["check", "--impl", name]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_an_implementation_is_loaded_by_name():
+    assert plugging.load("tests.toy:implementation") is toy.implementation
+
+
+def test_the_template_loads_and_does_not_overwrite(tmp_path, capsys):
+    file = tmp_path / "fresh_adapter.py"
+    assert main(["new", str(file)]) == 0
+    done = subprocess.run(
+        [sys.executable, "-c", "import fresh_adapter as a; print(a.implementation.name, len(a.LAYERS))"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["fresh_adapter", "0"], done.stderr
+    assert "values_retrace" in file.read_text()
+    assert main(["new", str(file)]) == 2
+    assert main(["new", str(tmp_path / "no-name.py")]) == 2
+    assert "exists already" in capsys.readouterr().err
