@@ -142,7 +142,10 @@ class Judge:
             else:
                 sides = golden.sides.get(kind, {}).get(name) if dtype == "float64" else None
                 accuracy, rounding = golden.accuracy[kind][name], rounding_of(golden, kind)
-                yield compare(where, kind, dtype, truth[name], result[name], accuracy, sides, shapes[name], rounding)
+                share = REGISTRY[golden.layer].tolerance64
+                yield compare(
+                    where, kind, dtype, truth[name], result[name], accuracy, sides, shapes[name], rounding, share
+                )
         for name in sorted(set(result) - set(truth)) if isinstance(result, dict) else ():
             yield failed((golden.layer, golden.case, name), kind, dtype, "is not an output of this layer.")
 

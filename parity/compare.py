@@ -62,7 +62,7 @@ class Row:
         )
 
 
-def budget(accuracy: Accuracy, dtype: str, rounding: float = 0.0) -> float:
+def budget(accuracy: Accuracy, dtype: str, rounding: float = 0.0, tolerance64: float = TOLERANCE64) -> float:
     """The largest allowed absolute error of an output.
 
     `rounding` is what rounding alone leaves where large numbers cancel. The policy target does not change when all its
@@ -70,7 +70,7 @@ def budget(accuracy: Accuracy, dtype: str, rounding: float = 0.0) -> float:
     the KL of two nearly equal policies is a small sum of differences of log-probabilities near 1.
     """
     if dtype == "float64":
-        return max(TOLERANCE64 * accuracy.scale, sensitivity(accuracy), rounding)
+        return max(tolerance64 * accuracy.scale, sensitivity(accuracy), rounding)
     assert accuracy.distance32 is not None, "no float32 distance was recorded"
     return FACTOR32 * max(accuracy.distance32, HALF_ULP32 * accuracy.scale)
 
@@ -136,6 +136,7 @@ def compare(
     sides: list[np.ndarray] | None = None,
     shape: tuple[int, ...] | None = None,
     rounding: float = 0.0,
+    tolerance64: float = TOLERANCE64,
 ) -> Row:
     """Compares one output with the float64 truth (or an integer one with what it must be exactly).
 
@@ -149,6 +150,7 @@ def compare(
         sides: the original's answers on either side of a branch.
         shape: the shape that `got` must have, where `ref` is only a sketch of it.
         rounding: what rounding alone leaves where large numbers cancel (see `budget`).
+        tolerance64: share of the output's scale that is allowed in float64.
     """
     problem = form_problem(got, ref.shape if shape is None else shape, ref.dtype.kind, dtype)
     if problem:
@@ -156,7 +158,7 @@ def compare(
     if ref.dtype.kind != "f":
         return _exact(where, kind, dtype, ref, got)
     got = got if got.shape == ref.shape else sketch(got)
-    allowed = budget(accuracy, dtype, rounding)
+    allowed = budget(accuracy, dtype, rounding, tolerance64)
     problem = pattern_problem(ref, got, kind, allowed)
     if problem:
         return failed(where, kind, dtype, problem, accuracy.scale)
@@ -180,7 +182,7 @@ def compare(
         ref=reference,
         got=given,
         at_branch=int(at_branch.sum()),
-        ill_conditioned=dtype == "float64" and TOLERANCE64 * accuracy.scale < worst <= allowed,
+        ill_conditioned=dtype == "float64" and tolerance64 * accuracy.scale < worst <= allowed,
     )
 
 

@@ -6,6 +6,7 @@ does nothing there until a test of this package asks for something.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tomllib
 from collections.abc import Callable, Generator, Sequence
@@ -36,7 +37,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--expected", default=None, metavar="FILE", help="TOML file of known divergences")
     group.addoption("--examples", type=int, default=0, metavar="N", help="Hypothesis examples for each layer")
-    group.addoption("--strict", action="store_true", help="layers that are not provided are failures")
+    # pytest has a `--strict` of its own by now; it means here as well that layers not provided are failures.
+    with contextlib.suppress(ValueError):
+        group.addoption("--strict", action="store_true", help="layers that are not provided are failures")
 
 
 def _or_exit(make: Callable[[], T]) -> T:

@@ -387,5 +387,6 @@ register(
             ),
         ),
         ("agent/learner_step",),
+        tolerance64=1e-10,  # twenty steps, each of which starts where the one before came out
     )
 )

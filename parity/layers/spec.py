@@ -118,6 +118,7 @@ class Layer:
         upstream: layers whose outputs reach this one.
         branches: inputs -> margin of each element to a branch (a tie, a clip bound, a bin edge, a kink at 0),
             relative to the size of what is compared; None where the layer has none of its own.
+        tolerance64: share of an output's scale that it may differ by in float64.
     """
 
     name: str
@@ -128,6 +129,7 @@ class Layer:
     cases: Sequence[Case]
     upstream: tuple[str, ...] = ()
     branches: Callable[[Arrays, Settings], dict[str, np.ndarray]] | None = None
+    tolerance64: float = 1e-12
 
     def case_settings(self, case: Case) -> Settings:
         """The layer's settings with what the case changes."""
