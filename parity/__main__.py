@@ -91,13 +91,13 @@ def check(args: argparse.Namespace) -> int:
     """Compares, prints the table, and says what differs."""
     store, implementation, entries = Store(), load(args.impl), expected.load(args.expected)
     console = Console()
-    console.print(provenance(store, implementation.name, implementation.description), highlight=False)
+    print(provenance(store, implementation.name, implementation.description))
     outcome = Outcome()
     for layer in track(chosen(args.layers, store.layers()), "comparing", console=Console(stderr=True), transient=True):
         check_layer(store, implementation, layer, outcome)
     console.print(terminal_table(outcome.rows))
     for line in [*closing_lines(outcome, entries), coverage(implementation)]:
-        console.print(line, highlight=False, markup=False)
+        print(line)
     _write_json(args.json, [row.as_json() for row in outcome.rows])
     bad = unexpected(outcome.rows, entries) or problems(outcome.rows, entries)
     lacking = outcome.not_provided or outcome.without_gradients
@@ -108,7 +108,7 @@ def trace(args: argparse.Namespace) -> int:
     """Shows each layer's own error beside what it inherits."""
     store, implementation = Store(), load(args.impl)
     console = Console()
-    console.print(provenance(store, implementation.name, implementation.description), highlight=False)
+    print(provenance(store, implementation.name, implementation.description))
     found = tracing.taps(store, implementation)
     console.print(tracing.terminal_table(found))
     print(tracing.first_divergence(found))

@@ -1,0 +1,201 @@
+"""`python -m reports.bugs`: the kill matrix. Every catalogued porting mistake is planted in the port and hunted.
+
+Example:
+    python -m reports.bugs --out reports/out
+    python -m reports.bugs --only retrace_index_too_late polyak_reversed
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.progress import Progress
+
+from parity.bugs import Bug, catalogue, chosen
+from parity.bugs.kill import NOT_RUN, TIERS, Kill, hunt_by_name, live_check, reached_by
+from parity.bugs.reach import source_digest
+from parity.implementation import CannotRun
+from parity.store import FixtureError, Store, write_atomically
+from reports import page
+
+NAMED_AT_LEAST = 0.9
+PROCESSES = 2
+LABELS = {"goldens": "values", "gradients": "VJPs", "lifetime": "lifetime", "live": "live"}
+COLOURS = ("#e3e7ec", "#d97a1f", "#2a78d6")  # not found; found elsewhere; found at the layer named
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The kills of some mistakes, in the catalogue's order, and how long it all took."""
+
+    kills: list[Kill]
+    seconds: float
+
+    @property
+    def survivors(self) -> list[Kill]:
+        """The mistakes that nothing found."""
+        return [kill for kill in self.kills if not kill.found_by]
+
+    @property
+    def elsewhere(self) -> list[Kill]:
+        """The mistakes that were found, but not at the layer named."""
+        return [kill for kill in self.kills if kill.found_by and not kill.is_at_named]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether all were found, and enough of them at the layer named."""
+        named = len(self.kills) - len(self.survivors) - len(self.elsewhere)
+        return not self.survivors and named >= NAMED_AT_LEAST * len(self.kills)
+
+    def sentence(self) -> str:
+        """The verdict."""
+        count, lost = len(self.kills), len(self.survivors)
+        named = count - lost - len(self.elsewhere)
+        found = f"{count - lost} of {count} planted mistakes found ({(count - lost) / count:.0%})"
+        return f"{found}, {named} ({named / count:.0%}) at the layer named, in {self.seconds:.0f} s."
+
+
+def _one_thread_each() -> None:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = "1"
+
+
+def run(bugs: Sequence[Bug], processes: int = PROCESSES) -> Matrix:
+    """Hunts the mistakes, shared out among processes."""
+    layers, start, before = Store().layers(), time.perf_counter(), source_digest()
+    _one_thread_each()
+    context = multiprocessing.get_context("spawn")
+    kills: dict[str, Kill] = {}
+    with ProcessPoolExecutor(processes, mp_context=context) as pool, Progress(console=Console(stderr=True)) as progress:
+        mapping = progress.add_task("which layer enters what", total=len(layers))
+        reached = {}
+        for layer, functions in zip(layers, pool.map(reached_by, layers), strict=True):
+            reached[layer] = functions
+            progress.advance(mapping)
+        hunting = progress.add_task("hunting", total=len(bugs))
+        tasks = [pool.submit(hunt_by_name, bug.name, reached) for bug in bugs]
+        for task in as_completed(tasks):
+            kills[task.result().bug] = task.result()
+            progress.advance(hunting)
+    if source_digest() != before:
+        raise CannotRun("The port was edited while mistakes were hunted in it; run again.")
+    return Matrix([kills[bug.name] for bug in bugs], time.perf_counter() - start)
+
+
+def _cell(kill: Kill, tier: str) -> float:
+    layer = kill.layers.get(tier, "")
+    if layer == NOT_RUN:
+        return float("nan")
+    return 0.0 if not layer else 2.0 if layer == kill.named else 1.0
+
+
+def figure(kills: Sequence[Kill]) -> Figure:
+    """Mistake by tier, one panel a subject: blue at the layer named, orange at another, grey not found there."""
+    subjects: dict[str, list[Kill]] = {}
+    for kill in kills:
+        subjects.setdefault(catalogue()[kill.bug].subject, []).append(kill)
+    columns = min(len(subjects), 5)
+    rows = -(-len(subjects) // columns)
+    tallest = max(len(mine) for mine in subjects.values())
+    drawing = Figure(figsize=(3.4 * columns, rows * (0.125 * tallest + 0.9)), layout="constrained")
+    grid = drawing.subplots(rows, columns, squeeze=False).reshape(-1)
+    for axes in grid[len(subjects) :]:
+        axes.set_axis_off()
+    for axes, (subject, mine) in zip(grid, subjects.items(), strict=False):
+        cells = [[_cell(kill, tier) for tier in TIERS] for kill in mine]
+        axes.pcolormesh(cells, cmap=ListedColormap(COLOURS), vmin=0, vmax=2, edgecolors="white", linewidth=0.6)
+        axes.set_ylim(tallest, 0)
+        axes.set_yticks([i + 0.5 for i in range(len(mine))], [kill.bug for kill in mine], fontsize=5)
+        axes.set_xticks([i + 0.5 for i in range(len(TIERS))], [LABELS[tier] for tier in TIERS], fontsize=5)
+        axes.tick_params(length=0)
+        axes.set_title(f"{subject.replace('_', ' ')} ({len(mine)})", fontsize=8, loc="left")
+        axes.set_frame_on(False)
+    return drawing
+
+
+def write_data(matrix: Matrix, out: Path) -> tuple[str, list[str]]:
+    """Writes the matrix and its picture; returns the picture for the page, and the names of the files."""
+    records = [kill.as_json() for kill in matrix.kills]
+    write_atomically(out / "bugs.json", (json.dumps(records, indent=1) + "\n").encode())
+    write_atomically(out / "bugs.csv", pd.DataFrame(records).to_csv(index=False).encode())
+    drawing = figure(matrix.kills)
+    drawing.savefig(out / "bugs.png", dpi=150)
+    return page.picture(drawing), ["bugs.csv", "bugs.json", "bugs.png"]
+
+
+def section_of(matrix: Matrix, out: Path) -> page.Section:
+    """The section of the page for a matrix."""
+    image, files = write_data(matrix, out)
+    live = "reference against candidate" if live_check() else "not run: this version has no live check of a layer"
+    body = page.render(
+        "bugs.html.j2",
+        matrix=matrix,
+        bugs=catalogue(),
+        tiers=TIERS,
+        labels=LABELS,
+        not_run=NOT_RUN,
+        image=image,
+    )
+    return page.Section(
+        name="bugs",
+        title="Planted mistakes",
+        verdict=matrix.sentence(),
+        is_equal=matrix.is_good,
+        command="python -m reports.bugs",
+        body=body,
+        provenance=[
+            ("planted in", "port, from source rewritten in memory; see parity/bugs/catalogue"),
+            ("hunted on", "the stored cases of every layer that the change can reach, in data-flow order"),
+            ("live", live),
+        ],
+        files=files,
+    )
+
+
+def section(implementation_name: str, out: Path) -> page.Section:
+    """The section of the page; mistakes are always planted in the port, whatever is reported on."""
+    return section_of(run(chosen(())), out)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 all found, 1 a survivor or too few at the layer named, 2 could not run."""
+    parser = argparse.ArgumentParser(
+        prog="python -m reports.bugs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the matrix for machines")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="hunt these mistakes only")
+    args = parser.parse_args(arguments)
+    try:
+        matrix = run(chosen(args.only))
+        made = section_of(matrix, args.out)
+    except (CannotRun, FixtureError) as error:
+        print(f"reports.bugs: {error}", file=sys.stderr)
+        return 2
+    path = page.write([made], args.out)
+    if args.json:
+        records = [kill.as_json() for kill in matrix.kills]
+        write_atomically(args.json, (json.dumps(records, indent=1) + "\n").encode())
+    for kill in matrix.survivors:
+        print(f"SURVIVOR: {kill.bug}, which should be found at {kill.named}: {catalogue()[kill.bug].explanation}")
+    for kill in matrix.elsewhere:
+        print(f"Found at {kill.first} instead of {kill.named}: {kill.bug}.")
+    print(f"{made.verdict}\nThe page is {path}")
+    return 0 if matrix.is_good else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

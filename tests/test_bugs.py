@@ -1,0 +1,238 @@
+"""The catalogue of porting mistakes: it is sound, planting leaves no trace, and each mistake is found at its layer."""
+
+import hashlib
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parity import bugs
+from parity.bugs import kill, plant, reach
+from parity.bugs.kill import Kill
+from parity.implementation import CannotRun
+from parity.layers import REGISTRY
+
+ROOT = Path(__file__).resolve().parents[1]
+CATALOGUE = bugs.catalogue()
+
+FROM_DISCO_TORCH = {
+    "retrace_index_too_late",
+    "polyak_reversed",
+    "clip_before_adam",
+    "loss_masked_at_the_terminal",
+    "root_epsilon_left_out",
+    "two_hot_epsilon_left_out",
+    "head_initialisation_left_out",
+}
+
+
+def source(module):
+    return (ROOT / f"{module.replace('.', '/')}.py").read_text()
+
+
+def test_the_catalogue_is_large_and_covers_the_groups_of_layers():
+    groups = {bug.layer.split("/")[0] for bug in CATALOGUE.values()}
+    assert len(CATALOGUE) >= 60
+    assert groups == {layer.split("/")[0] for layer in REGISTRY}
+
+
+def test_the_mistakes_of_disco_torch_are_in_it():
+    seen = {name for name, bug in CATALOGUE.items() if bug.origin.startswith("disco-torch")}
+    assert seen >= FROM_DISCO_TORCH
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_each_text_to_replace_stands_in_the_port_exactly_once(name):
+    for edit in CATALOGUE[name].edits:
+        assert edit.module.startswith("port.")
+        assert source(edit.module).count(edit.old) == 1, f"{name}: {edit.old!r} in {edit.module}"
+
+
+def test_no_two_entries_are_the_same_change():
+    changes = [bug.edits for bug in CATALOGUE.values()]
+    assert len(set(changes)) == len(changes)
+
+
+ENTRY = """
+[[bug]]
+name = "polyak_reversed"
+layer = "optim/target_average"
+module = "port.optim"
+old = "a"
+new = "b"
+explanation = "The two coefficients change places."
+formula = "t <- c t + (1 - c) o"
+origin = "common"
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "message"),
+    [
+        ('layer = "optim/target_average"', 'layer = "optim/none"', "no layer is called 'optim/none'"),
+        ('name = "polyak_reversed"', 'name = "Polyak"', "snake_case"),
+        ('origin = "common"', "", "lacks origin"),
+        ('origin = "common"', 'origin = "common"\ncolour = "red"', "does not know colour"),
+        ('explanation = "The two coefficients change places."', 'explanation = " "', "explanation must be a text"),
+        ('new = "b"', 'new = "a"', "nor the same as new"),
+        ("[[bug]]", "[[bug", "no list of"),
+    ],
+)
+def test_an_entry_that_says_too_little_is_refused_in_a_sentence(tmp_path, wrong, right, message):
+    path = tmp_path / "wrong.toml"
+    path.write_text(ENTRY.replace(wrong, right))
+    with pytest.raises(CannotRun, match=message):
+        bugs.read(path)
+
+
+def test_a_sound_entry_is_read(tmp_path):
+    path = tmp_path / "right.toml"
+    path.write_text(ENTRY)
+    assert [bug.name for bug in bugs.read(path)] == ["polyak_reversed"]
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(CannotRun, match="No mistake is called 'nonsense'"):
+        bugs.chosen(["nonsense"])
+
+
+def port_modules():
+    return {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "port"}
+
+
+def snapshot():
+    """Every name of every module of the port, by identity, and the files on disk."""
+    importlib.import_module("port.adapter")
+    names = {name: {k: id(v) for k, v in vars(module).items()} for name, module in port_modules().items()}
+    files = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((ROOT / "port").rglob("*.py"))}
+    return {name: id(module) for name, module in port_modules().items()}, names, files, list(sys.meta_path)
+
+
+def average():
+    """What the port that can be imported now makes of two parameters."""
+    torch = importlib.import_module("torch")
+    optim = importlib.import_module("port.optim")
+    return float(optim.target_average({"w": torch.tensor(1.0)}, {"w": torch.tensor(0.0)}, 0.9)["w"])
+
+
+def test_planting_changes_what_is_imported_inside_and_nothing_afterwards():
+    before = snapshot()
+    with bugs.planted(CATALOGUE["polyak_reversed"]):
+        assert average() == pytest.approx(0.1)
+    assert average() == pytest.approx(0.9)
+    assert snapshot() == before
+
+
+def test_planting_leaves_nothing_behind_after_an_exception():
+    before = snapshot()
+    with pytest.raises(ZeroDivisionError), bugs.planted(CATALOGUE["polyak_reversed"]):
+        raise ZeroDivisionError
+    assert snapshot() == before
+
+
+def test_an_edit_that_does_not_fit_is_refused_and_leaves_nothing_behind():
+    before = snapshot()
+    with (
+        pytest.raises(CannotRun, match="0 times; it must stand there once"),
+        plant.edited(plant.Edit("port.optim", "no such text", "x")),
+    ):
+        pass
+    assert snapshot() == before
+
+
+def test_several_mistakes_can_be_planted_at_once():
+    pair = [CATALOGUE["polyak_reversed"], CATALOGUE["gate_order_of_torch"]]
+    with bugs.planted(*pair):
+        assert average() == pytest.approx(0.1)
+    mutant = bugs.implementation_with(*pair)
+    clean = importlib.import_module("port.adapter").implementation
+    layer = REGISTRY["nets/lstm_step"]
+    inputs = drawn("nets/lstm_step")
+    asked = ("nets/lstm_step", inputs, layer.settings, "float64")
+    assert not np.allclose(mutant.run(*asked)["cell"], clean.run(*asked)["cell"])
+
+
+def drawn(layer):
+    draw = importlib.import_module("parity.layers.draw")
+    return draw.case_inputs(REGISTRY[layer], REGISTRY[layer].cases[0])
+
+
+@pytest.mark.parametrize(
+    ("edit", "layer"),
+    [
+        # taken by `from port.agent import Agent`
+        (plant.Edit("port.agent", "argmax(-1)", "argmin(-1)"), "agent/actor_step"),
+        # a default argument of another module's function
+        (plant.Edit("port.agent_net", "return step(params, observations, lead=2)", "raise OSError"), "nets/agent"),
+        # a table that another module makes a default of
+        (plant.Edit("port.input_option", "rewards: sign_log", "rewards: identity"), "meta/inputs"),
+    ],
+    ids=["imported_by_name", "default_argument", "default_factory"],
+)
+def test_other_modules_of_the_port_see_the_change(edit, layer):
+    spec, inputs = REGISTRY[layer], drawn(layer)
+    asked = (layer, inputs, spec.case_settings(spec.cases[0]), "float64")
+    clean = plant.load_edited(bugs.PORT, ()).run(*asked)
+    try:
+        changed = plant.load_edited(bugs.PORT, (edit,)).run(*asked)
+    except OSError:
+        return
+    assert any(not np.array_equal(clean[name], changed[name]) for name in clean)
+
+
+def test_a_copy_with_a_mistake_lives_beside_the_port():
+    mutant = bugs.implementation_with(CATALOGUE["forget_bias_left_out"])
+    clean = importlib.import_module("port.adapter").implementation
+    asked = ("nets/lstm_step", drawn("nets/lstm_step"), REGISTRY["nets/lstm_step"].settings, "float64")
+    assert mutant is not clean
+    assert not np.allclose(mutant.run(*asked)["cell"], clean.run(*asked)["cell"])
+
+
+def test_spans_find_functions_methods_lambdas_and_constants():
+    def lines(module, old):
+        found = reach.spans(plant.Edit(module, old, ""))
+        return None if found is None else len(found)
+
+    assert lines("port.optim", "old * coeff + (1.0 - coeff) * online[name]") == 1
+    assert lines("port.agent", "counts = (rollout.discounts[:-1] > 0).to(per_step.dtype)") == 1
+    assert lines("port.transforms", "x.amax(2)") == 1
+    assert lines("port.init", "BOUND = 2.0") == 1
+    assert lines("port.agent_net", 'MODEL_HEADS = ("z", "aux_pi", "q")') is None
+
+
+def test_a_kill_is_judged_by_the_first_layer_in_the_data_flow():
+    found = Kill("polyak_reversed", "optim/target_average", {"goldens": "agent/loss", "gradients": "ops/kl"})
+    assert (found.first, found.is_at_named, found.found_by) == ("ops/kl", False, ["goldens", "gradients"])
+    assert Kill("polyak_reversed", "ops/kl", {"goldens": "", "live": kill.NOT_RUN}).found_by == []
+
+
+THIRD = [bug.name for i, bug in enumerate(CATALOGUE.values()) if i % 3 == 0 or bug.name in FROM_DISCO_TORCH]
+
+
+@pytest.mark.parametrize("name", THIRD)
+def test_a_planted_mistake_is_found_at_its_layer(name):
+    bug = CATALOGUE[name]
+    mutant = plant.load_edited(bugs.PORT, bug.edits)
+    assert any(kill.first_difference(mutant, [bug.layer], tier) for tier in ("goldens", "gradients"))
+
+
+@pytest.mark.parametrize("layer", sorted({CATALOGUE[name].layer for name in THIRD}))
+def test_without_a_mistake_these_layers_are_equal(layer):
+    clean = plant.load_edited(bugs.PORT, ())
+    assert not any(kill.first_difference(clean, [layer], tier) for tier in ("goldens", "gradients"))
+
+
+def test_a_change_that_changes_nothing_survives():
+    same = plant.Edit("port.optim", "p + updates[name]", "updates[name] + p")
+    layers = ("optim/update", "optim/target_average")
+    reached = {layer: kill.reached_by(layer) for layer in layers}
+    hunted = kill.hunt(bugs.Bug("polyak_reversed", "optim", layers[0], (same,), "-", "-", "-"), reached)
+    assert not hunted.found_by
+
+
+def test_layers_that_a_change_cannot_reach_are_not_judged():
+    functions = kill.reached_by("meta/gate")
+    assert reach.is_reached(CATALOGUE["gate_left_out"].edits, functions)
+    assert not reach.is_reached(CATALOGUE["polyak_reversed"].edits, functions)

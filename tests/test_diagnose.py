@@ -1,0 +1,166 @@
+"""Diagnosis: a mistake is called by its name, an equal port equal, and an unknown mistake unknown."""
+
+import json
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from parity import bugs
+from parity.__main__ import main
+from parity.bugs import patterns
+from parity.bugs.plant import Edit, load_edited
+from parity.diagnose import diagnose, upstream
+from parity.store import Store
+
+STORE = Store()
+
+
+class Candidate:
+    """The port with mistakes in it, behind an adapter of its own."""
+
+    name, description = "candidate", "the port with mistakes"
+
+    def __init__(self, *edits):
+        self.inner = load_edited(bugs.PORT, edits)
+        self.layers = self.inner.layers
+
+    def run(self, layer, inputs, settings, dtype):
+        return self.inner.run(layer, inputs, settings, dtype)
+
+    def vjp(self, layer, inputs, settings, dtype, cotangents, wrt):
+        return self.inner.vjp(layer, inputs, settings, dtype, cotangents, wrt)
+
+
+class ValuesOnly(Candidate):
+    """Gives no VJPs."""
+
+    def vjp(self, *arguments):
+        raise NotImplementedError
+
+
+def with_mistakes(*names, kind=Candidate):
+    return kind(*(edit for name in names for edit in bugs.catalogue()[name].edits))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "retrace_index_too_late",
+        "root_epsilon_left_out",
+        "two_hot_epsilon_left_out",
+        "polyak_reversed",
+        "adam_denominator_not_stopped",
+        "gate_order_of_torch",
+        "parameters_updated_in_place",
+    ],
+)
+def test_a_mistake_is_called_by_its_name(name):
+    bug = bugs.catalogue()[name]
+    findings = diagnose(STORE, with_mistakes(name), [bug.layer])
+    assert [finding.layer for finding in findings] == [bug.layer]
+    assert name in findings[0].mistakes or name in findings[0].also
+    assert bugs.catalogue()[findings[0].mistakes[0]].formula in "\n".join(findings[0].lines())
+
+
+def test_a_mistake_is_recognised_by_its_values_where_there_are_no_gradients():
+    findings = diagnose(STORE, with_mistakes("retrace_index_too_late", kind=ValuesOnly), ["values/retrace"])
+    assert findings[0].mistakes == ["retrace_index_too_late"]
+
+
+def test_two_mistakes_in_one_layer_are_told_apart():
+    pair = ["retrace_index_too_late", "retrace_target_not_stopped"]
+    findings = diagnose(STORE, with_mistakes(*pair), ["values/retrace"])
+    assert sorted(findings[0].mistakes) == sorted(pair)
+
+
+def test_what_a_layer_inherits_is_not_diagnosed_again():
+    layers = ["nets/lstm_step", "nets/unroll", "meta/gate"]
+    first, second = diagnose(STORE, with_mistakes("forget_bias_left_out"), layers)
+    assert (first.layer, first.mistakes, first.feeding) == ("nets/lstm_step", ["forget_bias_left_out"], [])
+    assert second.is_inherited
+    assert second.feeding == ["nets/lstm_step"]
+    assert "inherits forget_bias_left_out" in "\n".join(second.lines())
+
+
+def test_a_mistake_downstream_of_another_is_found_as_well():
+    layers = ["values/retrace", "values/estimate_q"]
+    first, second = diagnose(STORE, with_mistakes("retrace_without_lambda", "q_td_sign"), layers)
+    assert first.mistakes == ["retrace_without_lambda"]
+    assert (second.mistakes, second.is_inherited) == (["q_td_sign"], False)
+
+
+def test_an_unknown_mistake_is_called_unknown_and_its_pattern_shown():
+    tripled = Edit("port.values", "return torch.stack(targets[::-1])", "return 3 * torch.stack(targets[::-1])")
+    (finding,) = diagnose(STORE, Candidate(tripled), ["values/retrace"])
+    text = "\n".join(finding.lines())
+    assert finding.mistakes == []
+    assert "No catalogued mistake fits." in text
+    assert "It is 3 times the right answer throughout." in text
+
+
+@pytest.fixture
+def as_module(monkeypatch):
+    """Makes a candidate importable as `planted_candidate:implementation`."""
+
+    def make(candidate):
+        module = types.ModuleType("planted_candidate")
+        module.implementation = candidate
+        monkeypatch.setitem(sys.modules, "planted_candidate", module)
+        return "planted_candidate:implementation"
+
+    return make
+
+
+def test_the_command_says_equal_for_a_clean_port(capsys):
+    assert main(["diagnose", "values/retrace", "ops/kl"]) == 0
+    assert "all equal, nothing to diagnose" in capsys.readouterr().out
+
+
+def test_the_command_names_explains_and_shows_the_formula(as_module, capsys, tmp_path):
+    name, out = as_module(with_mistakes("kl_the_other_way")), tmp_path / "found.json"
+    assert main(["diagnose", "ops/kl", "--impl", name, "--json", str(out)]) == 1
+    text = capsys.readouterr().out
+    assert "Mistake: kl_the_other_way" in text
+    assert "KL(p || q)" in text
+    assert "The first layer that differs is ops/kl." in text
+    assert json.loads(out.read_text())[0]["mistakes"][0]["name"] == "kl_the_other_way"
+
+
+@pytest.mark.parametrize("arguments", [["nonsense/layer"], ["--impl", "nonsense"]])
+def test_the_command_says_what_it_cannot_run(arguments, capsys):
+    assert main(["diagnose", *arguments]) == 2
+    assert capsys.readouterr().err.startswith("parity: No ")
+
+
+def test_upstream_goes_all_the_way():
+    assert {"nets/lstm_step", "meta/inputs", "ops/importance_weight"} <= upstream("agent/learner_step")
+
+
+REF = np.arange(1.0, 13.0).reshape(4, 3) ** 1.5
+
+
+@pytest.mark.parametrize(
+    ("got", "sentence"),
+    [
+        (-REF, "The sign is reversed."),
+        (REF + 2.0, "the right answer plus 2 throughout"),
+        (np.roll(REF, -1, axis=0), "step t holds what belongs to step t+1"),
+        (np.roll(REF, 1, axis=0), "step t holds what belongs to step t-1"),
+        (REF[::-1].copy(), "wrong way round"),
+        (REF[:, ::-1].copy(), "another order"),
+        (REF.astype(np.float32).astype(np.float64), "Every number is a float32"),
+        (np.where(np.arange(4)[:, None] == 3, 0.0, REF), "Only the last step"),
+    ],
+)
+def test_patterns_are_named_where_they_are_plain(got, sentence):
+    assert any(sentence in line for line in patterns.describe(REF, got, {}))
+
+
+def test_patterns_see_terminals_and_stay_silent_otherwise():
+    ends = np.array([[False, True, False]] * 4)
+    got = REF + np.where(ends, REF * REF, 0.0)
+    assert "It is wrong only where is_terminal is True." in patterns.describe(REF, got, {"is_terminal": ends})
+    noise = REF + np.sin(np.arange(12.0) * 7 + 1).reshape(4, 3)
+    assert patterns.describe(REF, noise, {}) == ["100% of the elements are off."]
