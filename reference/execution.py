@@ -41,7 +41,8 @@ def precision(dtype: str) -> Any:
     """The context in which JAX computes in float64 or float32."""
     if dtype not in ("float64", "float32"):
         raise ValueError(f"dtype must be float64 or float32, not {dtype!r}.")
-    return jax.experimental.enable_x64(dtype == "float64")
+    switch = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+    return switch(dtype == "float64")
 
 
 def pull_back(

@@ -1,0 +1,179 @@
+"""The stand-in: it covers the registry, equals the goldens, and knows nothing of the original or of the port.
+
+All its goldens are compared by `python -m parity check --impl standin`; here it is the first cases of each layer, so
+that it takes seconds.
+"""
+
+import ast
+import dataclasses
+import importlib.util
+import pathlib
+import re
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from parity.check import Judge, load, planted_error_is_found, rows_expected
+from parity.implementation import KNOWN
+from parity.implementation import load as load_implementation
+from parity.layers import REGISTRY
+from parity.store import Store
+from reference.execution import JaxImplementation
+from reference.standin import elementary, implementation, layers
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SOURCES = sorted((ROOT / "reference" / "standin").glob("*.py"))
+UNKNOWN_TO_IT = {"disco_rl", "parity", "port", "reports", "tests", "torch"}
+MAY_IMPORT = {"distrax", "haiku", "jax", "optax", "rlax", "reference"} | set(sys.stdlib_module_names)
+REFERENCE = re.compile(r"Reference: (disco_rl)/(\S+)::(\S+)")
+
+# Layers whose VJP takes many seconds to compile; what they are made of is judged with its gradients here, and they
+# are by the whole check.
+VALUES_ONLY = ("agent/learner_step", "agent/learner_steps", "agent/loss", "disco/unroll_meta_net", "meta/whole")
+
+
+@pytest.fixture(scope="module")
+def store():
+    return Store()
+
+
+def quick_cases():
+    """The first two cases of each layer that are stored whole; one where each takes seconds."""
+    for layer in REGISTRY.values():
+        stored = [case.name for case in layer.cases if case.stored]
+        yield from ((layer.name, case) for case in stored[: 1 if layer.name in VALUES_ONLY else 2])
+
+
+def golden_of(store, layer, case):
+    golden = load(store, layer, case)
+    if layer not in VALUES_ONLY:
+        return golden
+    return dataclasses.replace(golden, vjps={}, outputs={"float64": golden.outputs["float64"]})
+
+
+def test_it_provides_every_layer_of_the_registry_and_no_other():
+    assert set(implementation.layers) == set(REGISTRY)
+    assert load_implementation("standin") is implementation
+    assert KNOWN["standin"] == "reference.standin:implementation"
+
+
+@pytest.mark.parametrize(("layer", "case"), [pytest.param(*c, id=f"{c[0]}[{c[1]}]") for c in quick_cases()])
+def test_it_equals_the_original(store, layer, case):
+    golden = golden_of(store, layer, case)
+    assert planted_error_is_found(golden)
+    rows = list(Judge(implementation).rows(golden))
+    assert [row.sentence() for row in rows if not row.equal] == []
+    assert len(rows) == rows_expected(golden) > 0
+
+
+def test_enough_is_compared_here():
+    cases = list(quick_cases())
+    assert {layer for layer, _ in cases} == set(REGISTRY)
+    assert len(cases) >= 100
+
+
+@pytest.mark.parametrize(
+    ("layer", "wrong"),
+    [
+        ("values/retrace", lambda x, s: {"q_target": jnp.roll(layers.retrace(x, s), 1, axis=0)}),
+        ("transforms/stop_grad", lambda x, s: {"out": x["x"]}),
+        ("moving_average/update", lambda x, s: layers.ELEMENTARY["moving_average/update"](x, {**s, "decay": 0.98})),
+        ("ops/lookup", lambda x, s: {"out": elementary.lookup(x["table"], x["index"]) + 1e-11}),
+    ],
+    ids=["shifted_in_time", "gradient_not_stopped", "other_decay", "off_by_1e-11"],
+)
+def test_a_layer_that_is_wrong_is_found(store, layer, wrong):
+    broken = JaxImplementation("broken", "one layer of the stand-in, wrong", {layer: wrong})
+    rows = list(Judge(broken).rows(load(store, layer, "plain")))
+    assert any(not row.equal for row in rows)
+
+
+def imported(source):
+    """Top-level packages that a module's text imports, and what it takes from `reference`."""
+    names, own = set(), set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules = [node.module or ""]
+        else:
+            continue
+        names |= {module.split(".")[0] for module in modules}
+        own |= {module for module in modules if module.split(".")[0] == "reference"}
+    return names, own
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_it_imports_the_jax_stack_and_itself_only(path):
+    names, own = imported(path.read_text(encoding="utf-8"))
+    assert names - {"__future__"} <= MAY_IMPORT
+    assert not names & UNKNOWN_TO_IT
+    assert all(module == "reference.execution" or module.startswith("reference.standin") for module in own)
+
+
+def test_an_import_of_the_original_would_be_seen():
+    names, own = imported("def f():\n    from disco_rl import utils\n    import reference.original.trees\n")
+    assert names & UNKNOWN_TO_IT == {"disco_rl"}
+    assert own == {"reference.original.trees"}
+    assert len(SOURCES) >= 7
+
+
+RUN_WITHOUT = """
+import sys
+blocked = set(sys.argv[1].split(","))
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in blocked:
+            raise ModuleNotFoundError(f"No module named {name!r} (blocked)", name=name)
+
+sys.meta_path.insert(0, Block())
+import numpy as np
+from reference.standin import implementation
+logits = np.array([[[0.0, 1.0], [2.0, 0.0]]])
+out = implementation.run("ops/entropy", {"p_logits": logits}, {}, "float64")["out"]
+assert not blocked & {name.split(".")[0] for name in sys.modules}
+print(*(float(value) for value in out.reshape(-1)))
+"""
+
+
+def run_without(blocked):
+    command = [sys.executable, "-c", RUN_WITHOUT, ",".join(sorted(blocked))]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+def test_it_runs_where_the_original_the_port_and_torch_are_not_installed():
+    done = run_without(UNKNOWN_TO_IT)
+    assert done.returncode == 0, done.stderr
+    probabilities = [1.0 / (1.0 + np.exp(-gap)) for gap in (1.0, 2.0)]
+    expected = [-(p * np.log(p) + (1.0 - p) * np.log(1.0 - p)) for p in probabilities]
+    np.testing.assert_allclose([float(value) for value in done.stdout.split()], expected, rtol=1e-13)
+
+
+def test_the_blocking_blocks():
+    done = run_without({"rlax"})
+    assert done.returncode == 1
+    assert "No module named 'rlax' (blocked)" in done.stderr
+
+
+def references():
+    return sorted({match for path in SOURCES for match in REFERENCE.findall(path.read_text(encoding="utf-8"))})
+
+
+@pytest.mark.parametrize(("package", "file", "symbol"), references())
+def test_what_it_refers_to_in_the_original_exists(package, file, symbol):
+    spec = importlib.util.find_spec(package)
+    if spec is None:
+        pytest.skip("disco_rl is not installed; `make original` brings it")
+    body = ast.parse((pathlib.Path(spec.submodule_search_locations[0]) / file).read_text()).body
+    for name in symbol.split("."):
+        found = [node for node in body if getattr(node, "name", None) == name]
+        assert found, f"{file} has no {symbol}"
+        body = getattr(found[0], "body", [])
+
+
+def test_it_says_what_it_states():
+    assert len(references()) >= 30
