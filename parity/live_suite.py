@@ -49,6 +49,7 @@ def _settings(request: pytest.FixtureRequest, layer: str) -> hypothesis.settings
 def test_live(
     request: pytest.FixtureRequest, reference: Implementation, implementation: Implementation, layer: str
 ) -> None:
+    """Reference and candidate agree on whatever Hypothesis finds."""
     _provided(request, implementation, layer)
     entry = REGISTRY[layer]
     failures: list[Sample] = []
@@ -98,6 +99,7 @@ CHECKS = [
 
 @pytest.mark.parametrize(("layer", "relation"), CHECKS)
 def test_metamorphic(request: pytest.FixtureRequest, implementation: Implementation, layer: str, relation: str) -> None:
+    """A relation that holds exactly holds for the candidate."""
     _provided(request, implementation, layer)
     chosen = next(r for r in RELATIONS if r.name == relation)
     entry = REGISTRY[layer]
