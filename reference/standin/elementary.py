@@ -6,7 +6,6 @@ size, K value bins, H and M the hidden sizes of the trajectory RNN and of the me
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import distrax
@@ -59,19 +58,14 @@ def policy_average(x: Array, policy: Array) -> Array:
     return jnp.sum(x * policy[..., None], axis=2)
 
 
-TRANSFORMS = {
-    "identity": lambda x: x,
-    "softmax": jax.nn.softmax,
-    "max_a": functools.partial(jnp.max, axis=2),
-    "stop_grad": jax.lax.stop_gradient,
-    "clip": lambda x: jnp.clip(x, -2.0, 2.0),
-    "sign": jnp.sign,
-    "drop_last": lambda x: x[:-1],
-    "td_pair": td_pair,
-    "sign_log": rlax.signed_logp1,
+_AS_THEY_ARE = {"softmax": jax.nn.softmax, "sign": jnp.sign, "stop_grad": jax.lax.stop_gradient, "td_pair": td_pair}
+_SQUASHING = {
     "sign_hyp": rlax.signed_hyperbolic,
-    "masks_to_discounts": lambda x: 1.0 - x,
+    "sign_log": rlax.signed_logp1,
+    "clip": lambda x: jnp.clip(x, -2.0, 2.0),
 }
+_SHAPING = {"drop_last": lambda x: x[:-1], "max_a": lambda x: x.max(axis=2), "identity": lambda x: x}
+TRANSFORMS = {**_AS_THEY_ARE, **_SQUASHING, **_SHAPING, "masks_to_discounts": lambda ends: 1.0 - ends}
 
 
 class Debiased(NamedTuple):
