@@ -40,10 +40,14 @@ class Divergence:
     dtype: str = "*"
     case: str = "*"
 
+    def covers(self, row: Row) -> bool:
+        """Whether a comparison is of the output that this entry speaks of, on whatever input."""
+        pairs = ((row.layer, self.layer), (row.output, self.output), (row.kind, self.kind), (row.dtype, self.dtype))
+        return all(fnmatchcase(*pair) for pair in pairs)
+
     def matches(self, row: Row) -> bool:
         """Whether a comparison is one that this entry speaks of."""
-        pairs = ((row.layer, self.layer), (row.output, self.output), (row.kind, self.kind))
-        return all(fnmatchcase(*pair) for pair in (*pairs, (row.dtype, self.dtype), (row.case, self.case)))
+        return self.covers(row) and fnmatchcase(row.case, self.case)
 
     def problem(self, rows: Sequence[Row]) -> str:
         """What is wrong with the entry, given all rows of its layer; empty if it fits."""

@@ -19,7 +19,7 @@ import pytest
 from parity import expected
 from parity.check import WeightsMissing, disco103
 from parity.implementation import CannotRun, Implementation, load
-from parity.live import live_reference
+from parity.live import NoLiveReference, live_reference
 from parity.store import FixtureError, Store
 from parity.table import coverage, provenance
 
@@ -45,6 +45,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _or_exit(make: Callable[[], T]) -> T:
     try:
         return make()
+    except NoLiveReference:
+        raise
     except (CannotRun, FixtureError) as error:
         pytest.exit(f"parity: {error}", returncode=2)
 
@@ -55,10 +57,20 @@ def implementation(request: pytest.FixtureRequest) -> Implementation:
     return _or_exit(lambda: load(request.config.getoption("--impl")))
 
 
+NO_REFERENCE = "has no live reference"
+
+
 @pytest.fixture(scope="session")
-def reference() -> Implementation:
+def reference(request: pytest.FixtureRequest, implementation: Implementation) -> Implementation:
     """What speaks live: the original where it is installed, else the stand-in."""
-    return _or_exit(live_reference)
+    end = pytest.fail if request.config.getoption("--strict") else pytest.skip
+    try:
+        speaking = _or_exit(live_reference)
+    except NoLiveReference as error:
+        end(f"{implementation.name} {NO_REFERENCE} here. {error}")
+    if speaking is implementation:
+        end(f"{implementation.name} {NO_REFERENCE} here but itself, which would prove nothing.")
+    return speaking
 
 
 @pytest.fixture(scope="session")
@@ -96,7 +108,16 @@ def pytest_report_collectionfinish(config: pytest.Config, items: Sequence[pytest
     except (WeightsMissing, FixtureError) as error:
         weights = f"seeded ones only: {error}"
     line = provenance(store, implementation.name, implementation.description)
-    return [f"parity: {line}", f"parity: {coverage(implementation)}", f"weights: {weights}"]
+    return [f"parity: {line}", f"parity: {coverage(implementation)}", f"live: {live_line()}", f"weights: {weights}"]
+
+
+def live_line() -> str:
+    """Says which reference speaks live."""
+    try:
+        speaking = _or_exit(live_reference)
+    except NoLiveReference as error:
+        return f"not compared. {error}"
+    return f"{speaking.name} ({speaking.description})"
 
 
 def allowed_skips() -> dict[str, str]:
@@ -110,7 +131,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.skipped and is_ours(item) and os.environ.get("CI"):
         reason = str(report.longrepr)
-        is_allowed = NOT_PROVIDED in reason or any(fnmatchcase(item.name, pattern) for pattern in allowed_skips())
+        is_named = any(part in reason for part in (NOT_PROVIDED, NO_REFERENCE))
+        is_allowed = is_named or any(fnmatchcase(item.name, pattern) for pattern in allowed_skips())
         if not is_allowed:
             report.outcome = "failed"
             report.longrepr = f"{item.name} was skipped in CI, which {ALLOWED_SKIPS.name} does not allow: {reason}"

@@ -1,35 +1,52 @@
-"""Makes a failing input smaller and plainer, as long as the same output of the same layer still fails."""
+"""Makes a failing input smaller and plainer, as long as the same output of the layer still fails in the same way."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
+from parity.exactness import Sample
 from parity.layers.draw import as_single
-from parity.layers.spec import Arrays, Layer, Settings, Spec
-from parity.live import Sample
+from parity.layers.spec import Layer, Spec
 
 Fails = Callable[[Sample], bool]
 SMALLEST = {"T": 1, "B": 1, "A": 2}
+SECONDS = 30.0
 
 
-def shrink(layer: Layer, sample: Sample, fails: Fails) -> Sample:
-    """Smallest sizes first, then plainest values; every step keeps the failure."""
-    sample = _smaller_sizes(layer, sample, fails)
-    return _plainer_values(sample, fails)
+def shrink(layer: Layer, sample: Sample, fails: Fails, seconds: float = SECONDS) -> Sample:
+    """Smallest sizes first, then plainest values; every step keeps the failure.
 
-
-def _smaller_sizes(layer: Layer, sample: Sample, fails: Fails) -> Sample:
-    for letter, least in SMALLEST.items():
-        if letter not in sample.settings:
-            continue
-        for size in range(least, sample.settings[letter]):
-            cut = _cut(layer, sample, letter, size)
-            if cut is not None and fails(cut):
-                sample = cut
-                break
+    Args:
+        layer: what fails.
+        sample: where it fails.
+        fails: whether another sample fails in the same way.
+        seconds: when to stop looking; a new size costs the reference a compilation.
+    """
+    end = time.monotonic() + seconds
+    for smaller in (_smaller_sizes, _plainer_values):
+        improved = True
+        while improved and time.monotonic() < end:
+            improved = False
+            for tried in smaller(layer, sample):
+                if time.monotonic() >= end:
+                    break
+                if fails(tried):
+                    sample, improved = tried, True
+                    break
     return sample
+
+
+def _smaller_sizes(layer: Layer, sample: Sample) -> Iterator[Sample]:
+    """The sample cut along one letter, the smallest first."""
+    for letter, least in SMALLEST.items():
+        for size in range(least, sample.settings.get(letter, 0)):
+            cut = _cut(layer, sample, letter, size)
+            if cut is not None:
+                yield cut
 
 
 def _cut(layer: Layer, sample: Sample, letter: str, size: int) -> Sample | None:
@@ -41,12 +58,26 @@ def _cut(layer: Layer, sample: Sample, letter: str, size: int) -> Sample | None:
         if not _depends(spec, letter) and old.shape != shape:
             return None
         kept = old[tuple(slice(n) for n in shape)]
+        if spec.draw == "simplex":
+            kept = as_single(kept / kept.sum(axis=-1, keepdims=True))
         inputs[name] = kept % size if spec.kind == "int" and spec.below == letter else kept
-    return Sample(settings, inputs, sample.label)
+    return replace(sample, settings=settings, inputs=inputs, how=f"{sample.how}; cut to {letter} = {size}")
 
 
 def _depends(spec: Spec, letter: str) -> bool:
     return any(isinstance(dim, str) and letter in dim for dim in spec.dims)
+
+
+def _plainer_values(layer: Layer, sample: Sample) -> Iterator[Sample]:
+    """The sample with one input made plainer; probabilities, moments and the like stay as they were drawn."""
+    specs = layer.inputs(sample.settings)
+    for name, value in sample.inputs.items():
+        if specs[name].kind == "float" and specs[name].draw != "normal":
+            continue
+        for plain in _plain_versions(value):
+            if _plainness(plain) < _plainness(value):
+                how = f"{sample.how}; plainer {name}"
+                yield replace(sample, inputs={**sample.inputs, name: plain}, how=how)
 
 
 def _plain_versions(value: np.ndarray) -> Iterator[np.ndarray]:
@@ -57,19 +88,7 @@ def _plain_versions(value: np.ndarray) -> Iterator[np.ndarray]:
         yield as_single(np.round(value, 1))
 
 
-def _plainer_values(sample: Sample, fails: Fails) -> Sample:
-    for name in list(sample.inputs):
-        for plain in _plain_versions(sample.inputs[name]):
-            if np.array_equal(plain, sample.inputs[name]):
-                break
-            tried = _with(sample, name, plain)
-            if fails(tried):
-                sample = tried
-                break
-    return sample
-
-
-def _with(sample: Sample, name: str, value: np.ndarray) -> Sample:
-    inputs: Arrays = {**sample.inputs, name: value}
-    settings: Settings = sample.settings
-    return Sample(settings, inputs, sample.label)
+def _plainness(value: np.ndarray) -> int:
+    """How much there is to read: digits of the numbers that are not zero."""
+    shown = value.reshape(-1).astype(np.float32)
+    return int(np.count_nonzero(shown)) + sum(len(f"{x:g}") for x in np.unique(shown)[:64])

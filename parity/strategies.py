@@ -1,37 +1,42 @@
 """Hypothesis strategies: for each layer, inputs of a fixed menu of sizes, with edges in the values.
 
-A sample is a size, a seed, and a few edges laid over the drawn numbers; so it shrinks to the smallest size, to the
-first seed and to no edges at all.
+A sample is a case of the registry (its sizes, its terminals, ties and bounds), a seed, and a few more edges laid over
+the drawn numbers; so it shrinks to the smallest size, to the first seed and to no edges at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from hypothesis import strategies as st
 
+from parity.exactness import Sample
 from parity.layers.draw import as_single
-from parity.layers.spec import Arrays, Layer, Settings
-from parity.live import Sample, drawn
+from parity.layers.spec import Arrays, Case, Layer, Settings
+from parity.live import drawn
 
 HEAVY = ("disco/unroll_meta_net", "agent/loss", "agent/learner_step", "agent/learner_steps", "meta/whole", "meta/rnn")
-LIVE_SIZES = 3
+SIZES, SIZES_OF_HEAVY = 3, 1
 SEEDS = 2**16
 
 
-def menu(layer: Layer, most: int = LIVE_SIZES) -> list[Settings]:
-    """The sizes a layer is tried at, the smallest first: settings of its small cases, each once."""
+def menu(layer: Layer, most: int | None = None) -> list[Case]:
+    """The cases that samples are made after, the smallest first: stored ones, of at most so many different settings.
+
+    Every new setting costs the reference a compilation; `most` says how many may be paid for.
+    """
+    stored = [case for case in layer.cases if case.stored]
     found: list[Settings] = []
-    for case in layer.cases:
-        settings = layer.case_settings(case)
-        if case.stored and settings not in found:
+    for settings in map(layer.case_settings, stored):
+        if settings not in found:
             found.append(settings)
-    count = 1 if layer.name in HEAVY else most
-    if len(found) > count:
-        found = [found[0], *sorted(found[1:], key=lambda s: _volume(layer, s))[: count - 1]]
-    return sorted(found, key=lambda settings: _volume(layer, settings))
+    smallest = sorted(found[1:], key=lambda settings: _volume(layer, settings))
+    count = most or (SIZES_OF_HEAVY if layer.name in HEAVY else SIZES)
+    kept = [found[0], *smallest[: count - 1]]
+    cases = [case for case in stored if layer.case_settings(case) in kept]
+    return sorted(cases, key=lambda case: _volume(layer, layer.case_settings(case)))
 
 
 def _volume(layer: Layer, settings: Settings) -> int:
@@ -105,11 +110,13 @@ def layer_draw(layer: Layer, name: str) -> str:
     return layer.inputs(layer.settings)[name].draw if name in layer.inputs(layer.settings) else "normal"
 
 
-def samples(layer: Layer) -> st.SearchStrategy[Sample]:
-    """Samples of a layer."""
+def samples(layer: Layer, sizes: int | None = None) -> st.SearchStrategy[Sample]:
+    """Samples of a layer, at so many different settings."""
     choice = st.tuples(st.integers(0, 63), st.integers(0, 63))
 
-    def make(settings: Settings, seed: int, choices: list[tuple[int, int]]) -> Sample:
-        return Sample(settings, edged(drawn(layer, settings, seed), choices, layer))
+    def make(case: Case, seed: int, choices: list[tuple[int, int]]) -> Sample:
+        plain = drawn(layer, case, seed)
+        how = f"{plain.how}, edges {choices}" if choices else plain.how
+        return replace(plain, inputs=edged(plain.inputs, choices, layer), how=how)
 
-    return st.builds(make, st.sampled_from(menu(layer)), st.integers(0, SEEDS - 1), st.lists(choice, max_size=3))
+    return st.builds(make, st.sampled_from(menu(layer, sizes)), st.integers(0, SEEDS - 1), st.lists(choice, max_size=3))

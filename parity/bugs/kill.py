@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import importlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from parity.bugs import PORT, Bug, catalogue
 from parity.bugs.plant import load_edited
 from parity.bugs.reach import Entered, entered, is_reached, stored_cases
-from parity.check import Judge, load
+from parity.check import Judge, cast, load
 from parity.compare import Row
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
+from parity.layers.spec import Arrays
 from parity.store import Golden, Store
 
 LIFETIME = "agent/learner_steps"
 TIERS = ("goldens", "gradients", "lifetime", "live")
+STORED = ("goldens", "gradients", "lifetime")
 NOT_RUN = "not run"
-
-LiveCheck = Callable[[Implementation, str], Iterable[Row]]
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,12 @@ class Kill:
         """Whether it was found at the layer named."""
         return self.first == self.named
 
+    def note(self, tier: str, row: Row | None, seconds: float) -> None:
+        """Takes down what a tier came to."""
+        self.layers[tier], self.seconds[tier] = row.layer if row else "", seconds
+        if row:
+            self.checks[tier] = row.sentence()
+
     def as_json(self) -> dict[str, Any]:
         """The kill for machines."""
         bug = catalogue()[self.bug]
@@ -67,16 +74,6 @@ class Kill:
         tiers = {f"{tier}_layer": self.layers.get(tier, "") for tier in TIERS}
         times = {f"{tier}_seconds": round(self.seconds.get(tier, 0.0), 4) for tier in TIERS}
         return {**about, **verdict, **tiers, **times, "check": next(iter(self.checks.values()), "")}
-
-
-def live_check() -> LiveCheck | None:
-    """`parity.live.check_layer_live(candidate, layer)`, which gives rows, where this version has it."""
-    try:
-        module = importlib.import_module("parity.live")
-    except ImportError:
-        return None
-    found: LiveCheck | None = getattr(module, "check_layer_live", None)
-    return found
 
 
 @lru_cache(maxsize=1)
@@ -90,21 +87,73 @@ def _golden(layer: str, case: str) -> Golden:
     return load(opened_store(), layer, case)
 
 
+@lru_cache(maxsize=1)
+def unchanged() -> Implementation:
+    """The port as it is."""
+    return load_edited(PORT, ())
+
+
 def reached_by(layer: str) -> Entered:
     """The functions of the unchanged port that a layer enters."""
-    return entered(opened_store(), load_edited(PORT, ()), layer)
+    return entered(opened_store(), unchanged(), layer)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A layer of the port as it is: what it enters, and how it differs; if it does, a mistake found there proves nothing."""
+
+    layer: str
+    enters: Entered
+    differences: list[str]
+
+
+def prepared(layer: str) -> Prepared:
+    """Judges a layer of the port as it is."""
+    judge = Judge(unchanged())
+    goldens = [_golden(layer, case) for case in stored_cases(opened_store(), layer)]
+    wrong = [row.sentence() for golden in goldens for row in judge.rows(golden) if not row.equal]
+    return Prepared(layer, reached_by(layer), wrong)
+
+
+def _answer(implementation: Implementation, golden: Golden, dtype: str, tier: str) -> Arrays:
+    """Values or VJPs, and what the inputs are afterwards."""
+    inputs = cast(golden.inputs, dtype)
+    given = (golden.layer, inputs, golden.settings, dtype)
+    if tier == "gradients":
+        result = implementation.vjp(*given, cast(golden.cotangents, dtype), sorted(golden.vjps))
+    else:
+        result = implementation.run(*given)
+    return {**result, **{f"input {name}": value for name, value in inputs.items()}}
+
+
+@lru_cache(maxsize=4096)
+def _unchanged_answer(layer: str, case: str, dtype: str, tier: str) -> Arrays:
+    return _answer(unchanged(), _golden(layer, case), dtype, tier)
+
+
+def _is_as_before(candidate: Implementation, golden: Golden, dtype: str, tier: str) -> bool:
+    """Whether a copy does bit for bit what the unchanged port does; then there is nothing to judge."""
+    try:
+        got = _answer(candidate, golden, dtype, tier)
+    except Exception:  # whatever a mistake leads to, the judge puts it in words
+        return False
+    ref = _unchanged_answer(golden.layer, golden.case, dtype, tier)
+    return got.keys() == ref.keys() and all(_are_identical(ref[name], got[name]) for name in ref)
+
+
+def _are_identical(ref: np.ndarray, got: np.ndarray) -> bool:
+    return ref.dtype == got.dtype and ref.shape == got.shape and ref.tobytes() == got.tobytes()
 
 
 def _rows(candidate: Implementation, layer: str, tier: str) -> Iterator[Row]:
-    """Comparisons of one layer that belong to a tier: values, or VJPs."""
+    """Comparisons of one layer that belong to a tier, values or VJPs, of the cases where a copy of the port differs."""
     judge = Judge(candidate)
     for case in stored_cases(opened_store(), layer):
         golden = _golden(layer, case)
-        if tier == "gradients":
-            golden = replace(golden, outputs={})
-        else:
-            golden = replace(golden, vjps={})
-        yield from judge.rows(golden)
+        only = replace(golden, outputs={}) if tier == "gradients" else replace(golden, vjps={})
+        dtypes = only.outputs or (["float64"] if only.vjps else [])
+        if not all(_is_as_before(candidate, golden, dtype, tier) for dtype in dtypes):
+            yield from judge.rows(only)
 
 
 def first_difference(candidate: Implementation, layers: Iterable[str], tier: str) -> Row | None:
@@ -112,8 +161,8 @@ def first_difference(candidate: Implementation, layers: Iterable[str], tier: str
     return next((row for layer in layers for row in _rows(candidate, layer, tier) if not row.equal), None)
 
 
-def hunt(bug: Bug, reached: Mapping[str, Entered], tiers: Iterable[str] = TIERS) -> Kill:
-    """Plants one mistake and runs the tiers on what it can reach.
+def hunt(bug: Bug, reached: Mapping[str, Entered], tiers: Iterable[str] = STORED) -> Kill:
+    """Plants one mistake and runs the tiers of stored cases on what it can reach.
 
     Args:
         bug: the mistake.
@@ -125,30 +174,14 @@ def hunt(bug: Bug, reached: Mapping[str, Entered], tiers: Iterable[str] = TIERS)
     """
     candidate = load_edited(PORT, bug.edits)
     layers = [layer for layer, functions in reached.items() if is_reached(bug.edits, functions)]
-    kill = Kill(bug.name, bug.layer)
+    kill = Kill(bug.name, bug.layer, {"live": NOT_RUN})
     for tier in tiers:
         start = time.perf_counter()
-        if tier == "live":
-            row = _live(candidate, kill)
-        else:
-            own = [layer for layer in layers if (layer == LIFETIME) == (tier == "lifetime")]
-            row = first_difference(candidate, own, tier)
-        kill.seconds[tier] = time.perf_counter() - start
-        kill.layers.setdefault(tier, row.layer if row else "")
-        if row:
-            kill.checks[tier] = row.sentence()
+        own = [layer for layer in layers if (layer == LIFETIME) == (tier == "lifetime")]
+        kill.note(tier, first_difference(candidate, own, tier), time.perf_counter() - start)
     return kill
 
 
-def _live(candidate: Implementation, kill: Kill) -> Row | None:
-    """The live comparison of the layer where the goldens found the mistake, or of the one named."""
-    check = live_check()
-    if check is None:
-        kill.layers["live"] = NOT_RUN
-        return None
-    return next((row for row in check(candidate, kill.first or kill.named) if not row.equal), None)
-
-
-def hunt_by_name(name: str, reached: Mapping[str, Entered], tiers: Iterable[str] = TIERS) -> Kill:
+def hunt_by_name(name: str, reached: Mapping[str, Entered]) -> Kill:
     """`hunt` for another process, where a mistake goes by its name."""
-    return hunt(catalogue()[name], reached, tiers)
+    return hunt(catalogue()[name], reached)

@@ -51,10 +51,13 @@ def draw(spec: Spec, settings: Settings, rng: np.random.Generator) -> np.ndarray
     raise ValueError(f"Unknown way to draw inputs: {spec.draw!r}.")
 
 
-def case_inputs(layer: Layer, case: Case) -> Arrays:
-    """Makes the inputs of a generated case: ints, bools, and floats in float64."""
+def case_inputs(layer: Layer, case: Case, *seed: str) -> Arrays:
+    """Makes the inputs of a generated case: ints, bools, and floats in float64.
+
+    Without a seed these are the recorded inputs; with one, others that are awkward in the same way.
+    """
     settings = layer.case_settings(case)
-    rng = generator(layer.name, case.name)
+    rng = generator(layer.name, case.name, *seed)
     inputs = {name: draw(spec, settings, rng) for name, spec in layer.inputs(settings).items()}
     for edit in case.edits:
         inputs = edit(inputs, settings, rng)
@@ -83,6 +86,22 @@ def jittered(inputs: Arrays, dtype: str, rng: np.random.Generator) -> Arrays:
         up = rng.integers(0, 2, value.shape).astype(bool)
         near = np.nextafter(value.astype(dtype), np.where(up, np.inf, -np.inf).astype(dtype))
         moved = np.where(value == 0, np.where(up, 1e-30, -1e-30), near.astype(np.float64))
-        return np.abs(moved) if any(part in f"/{name}/" for part in NEVER_NEGATIVE) else moved
+        return _allowed(name, moved)
 
     return {name: move(name, value) for name, value in inputs.items()}
+
+
+def shifted(inputs: Arrays, step: float, rng: np.random.Generator) -> Arrays:
+    """Every float moved by up to `step` of itself, or of 1: off a tie, a kink, a bound or a bin's edge."""
+
+    def move(name: str, value: np.ndarray) -> np.ndarray:
+        if value.dtype.kind != "f":
+            return value
+        away = step * np.maximum(np.abs(value), 1.0) * (2.0 * rng.random(value.shape) - 1.0)
+        return _allowed(name, as_single(value + away))
+
+    return {name: move(name, value) for name, value in inputs.items()}
+
+
+def _allowed(name: str, value: np.ndarray) -> np.ndarray:
+    return np.abs(value) if any(part in f"/{name}/" for part in NEVER_NEGATIVE) else value
