@@ -77,13 +77,13 @@ class Reference:
             }
         return self._golden(truth, accuracy)
 
-    def measured(self, jitters: int) -> Golden:
-        """The same with its exactness measured at so many inputs nearby."""
+    def measured(self, jitters: int, gradients: bool = True) -> Golden:
+        """The same with its exactness measured at so many inputs nearby; with or without VJPs, which cost most."""
         inputs, rng = self.sample.inputs, generator(self.layer.name, "live jitter")
-        truth = self.says(inputs)
-        near = [self.says(jittered(inputs, "float64", rng)) for _ in range(jitters)]
+        truth = self.says(inputs, gradients=gradients)
+        near = [self.says(jittered(inputs, "float64", rng), gradients=gradients) for _ in range(jitters)]
         rough = [inputs, *(jittered(inputs, "float32", rng) for _ in range(jitters))]
-        pairs = [(self.says(x), self.says(x, "float32")) for x in rough]
+        pairs = [(self.says(x, gradients=gradients), self.says(x, "float32", gradients)) for x in rough]
         least = {"value": 0.0, "vjp": HALF_ULP64 * _largest(self.cotangents) * max(_largest(truth["value"]), 1.0)}
         accuracy = {
             kind: {name: _accuracy(kind, name, ref, near, pairs, least[kind]) for name, ref in arrays.items()}

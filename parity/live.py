@@ -9,7 +9,7 @@ stands at a branch, where the answer of either side is right. What the goldens h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -80,17 +80,27 @@ def worst_ratio(rows: Sequence[Row]) -> float:
 
 def compare_live(reference: Implementation, candidate: Implementation, layer: Layer, sample: Sample) -> list[Row]:
     """All comparisons of one sample."""
-    speaking = Reference(reference, layer, sample)
-    rows = judge(candidate, speaking.unmeasured())
+    rows = judge(candidate, Reference(reference, layer, sample).unmeasured())
     if all(row.equal for row in rows):
         return rows
-    rows = judge(candidate, speaking.measured(JITTERS))
+    gradients = any(row.kind == "vjp" and not row.equal for row in rows)
+    untouched = [] if gradients else [row for row in rows if row.kind == "vjp"]
+
+    def again(tried: Sample) -> list[Row]:
+        return judge(candidate, Reference(reference, layer, tried).measured(JITTERS, gradients))
+
+    return [*_off_branches(layer, sample, again(sample), again), *untouched]
+
+
+def _off_branches(layer: Layer, sample: Sample, rows: list[Row], again: Callable[[Sample], list[Row]]) -> list[Row]:
+    """The rows, with those called equal that differ here but at no input beside."""
     suspects = {_subject(row) for row in rows if not row.equal and not row.problem}
     rng = generator(layer.name, "beside")
-    for _ in range(BESIDE if suspects else 0):
+    for _ in range(BESIDE):
+        if not suspects:
+            return rows
         beside = replace(sample, inputs=shifted(sample.inputs, ASIDE, rng))
-        found = judge(candidate, Reference(reference, layer, beside).measured(JITTERS))
-        suspects -= {_subject(row) for row in found if not row.equal}
+        suspects -= {_subject(row) for row in again(beside) if not row.equal}
     return [replace(row, equal=True, at_branch=1) if _subject(row) in suspects else row for row in rows]
 
 
