@@ -8,7 +8,7 @@ add up to; this finds cancellations that no movement of the inputs shows).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -42,8 +42,11 @@ class Sample:
 
     case: Case
     settings: Settings
-    inputs: Arrays = field(repr=False)
+    inputs: Arrays
     how: str = ""
+
+    def __repr__(self) -> str:
+        return f"<sample {self.how}>"
 
 
 class Reference:
