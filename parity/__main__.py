@@ -22,6 +22,8 @@ from parity.new import template
 from parity.store import FixtureError, Store, write_atomically
 from parity.table import closing_lines, coverage, provenance, terminal_table
 
+OUT = Path("reports/out")
+
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
@@ -51,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="example: python -m parity trace --impl port --out reports/out",
     )
     along.add_argument("--impl", default="port", metavar="NAME", help="implementation to trace")
-    along.add_argument("--out", type=Path, metavar="DIR", help="write the picture, trace.svg, there")
+    along.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=f"where trace.svg goes (default: {OUT})")
     along.add_argument("--json", type=Path, metavar="FILE", help="write the result for machines")
     starting = commands.add_parser(
         "new", help="write an adapter to start from", epilog="example: python -m parity new my_adapter.py"
@@ -112,9 +114,8 @@ def trace(args: argparse.Namespace) -> int:
     found = tracing.taps(store, implementation)
     console.print(tracing.terminal_table(found))
     print(tracing.first_divergence(found))
-    if args.out:
-        write_atomically(args.out / "trace.svg", tracing.picture(found).encode())
-        print(f"The picture is {args.out / 'trace.svg'}")
+    write_atomically(args.out / "trace.svg", tracing.picture(found).encode())
+    print(f"The picture is {args.out / 'trace.svg'}")
     rows = [{"layer": t.layer, "own": t.own and t.own.as_json(), "in_the_chain": t.inherited} for t in found]
     _write_json(args.json, rows)
     return 1 if any(tap.own is not None and not tap.own.equal for tap in found) else 0

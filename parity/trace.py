@@ -16,7 +16,6 @@ from parity.check import Judge, cast
 from parity.compare import Row
 from parity.implementation import CannotRun, Implementation
 from parity.layers import REGISTRY
-from parity.layers.draw import as_single
 from parity.layers.spec import Arrays, Settings
 from parity.store import Golden, Store
 from parity.table import worst
@@ -78,7 +77,7 @@ def _distance(golden: Golden, got: Arrays) -> float:
     for name, ref in golden.outputs["float64"].items():
         if ref.dtype.kind == "f" and name in got and got[name].shape == ref.shape and ref.size:
             scale = float(np.abs(ref).max()) or 1.0
-            errors.append(float(np.abs(as_single(got[name]) - as_single(ref)).max()) / scale)
+            errors.append(float(np.abs(got[name] - ref).max()) / scale)
     return max(errors)
 
 
@@ -108,7 +107,7 @@ def _all_upstream(layer: str) -> set[str]:
 FLOOR = 1e-18
 
 
-def bar(error: float | None, width: int = 24) -> str:
+def bar(error: float | None, width: int = 7) -> str:
     """An error between 1e-18 and 1 as a bar, on a logarithmic scale."""
     if error is None:
         return ""
@@ -118,7 +117,9 @@ def bar(error: float | None, width: int = 24) -> str:
 
 def terminal_table(found: list[Tap]) -> Table:
     """The table of `python -m parity trace`: numbers, and a bar for each error from 1e-18 to 1."""
-    table = Table("layer", "own error", "", "in the chain", "", "verdict", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("layer", "own error", "", "in chain", "", "verdict"):
+        table.add_column(heading, no_wrap=True)
     for tap in found:
         own = tap.own.max_rel if tap.own is not None else None
         verdict = "not provided" if tap.own is None else "equal" if tap.own.equal else "DIFFERS"
@@ -149,7 +150,9 @@ def picture(found: list[Tap]) -> str:
             lines.append(f'<circle cx="{x(tap.inherited):.1f}" cy="{y}" r="5" fill="none" stroke="#777"/>')
         if tap.own is not None:
             lines.append(f'<circle cx="{x(tap.own.max_rel):.1f}" cy="{y}" r="3.5" fill="{colour}"/>')
-    size = f'width="{left + right + 30}" height="{40 + row * len(found)}"'
+    legend = "filled: the layer's own error, of its output's scale (red: it differs); outline: in the candidate's chain"
+    lines.append(f'<text x="8" y="{46 + row * len(found)}">{legend}</text>')
+    size = f'width="{left + right + 30}" height="{56 + row * len(found)}"'
     style = 'font-family="sans-serif" font-size="11" fill="#444"'
     body = "\n".join(lines)
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>\n<rect {size} fill="white"/>\n{body}\n</svg>\n'
