@@ -107,7 +107,7 @@ def _all_upstream(layer: str) -> set[str]:
 FLOOR = 1e-18
 
 
-def bar(error: float | None, width: int = 7) -> str:
+def bar(error: float | None, width: int = 6) -> str:
     """An error between 1e-18 and 1 as a bar, on a logarithmic scale."""
     if error is None:
         return ""

@@ -1,16 +1,18 @@
 """`python -m reports.audit disco_torch`: a port that others use, on the bench.
 
 Which of its layers are equal to the original, which differ and by how much, which line of it makes the difference, and
-what that means for its users; for several releases, how the differences moved.
+what that means for its users; for several releases, how the differences moved. With each difference of the newest
+release comes a file that shows it, to be sent to the port's authors.
 
 The package is never installed here by this command. Either it is (`pip install 'disco-parity[audit]'`), or its
 releases lie in folders of their own:
 
     for v in 0.1.0 0.2.0 0.4.0; do pip install --no-deps --target DIR/$v disco-torch==$v; done
-    python -m reports.audit disco_torch --versions 0.1.0,0.2.0,0.4.0 --from DIR
+    python -m reports.audit disco_torch --versions 0.1.0,0.2.0,0.4.0 --from DIR --json verdict.json
 
 Each release is judged in a process of its own. A line is named as the cause of a difference only if a copy of the
-package in which it, and it alone, is left as it is (all other known causes being corrected) still differs.
+package in which it, and it alone, is left as it is (all other known causes being corrected) differs where a copy with
+all of them corrected does not.
 """
 
 from __future__ import annotations
@@ -20,19 +22,24 @@ import importlib
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from parity.implementation import CannotRun
 from parity.layers import REGISTRY
 from parity.store import FixtureError, Store, write_atomically
 from reports import page
-from reports.adapters.release import Release, examine, find_packages
+from reports.adapters import repro
+from reports.adapters.causes import REACHES
+from reports.adapters.release import DISTRIBUTIONS, Finding, Release, examine, find_packages, in_parallel, is_folded
 
-AUDITED = ("disco_torch",)
+AUDITED = "disco_torch"
+TITLE = "A port on the bench: disco-torch"
 COLOURS = ("#9aa5b1", "#d97a1f", "#2a78d6", "#7a4fc4")
 FLOOR = 1e-17
 
@@ -67,8 +74,8 @@ def first_divergence(release: Release) -> str:
         return other or "No layer differs."
     upstream = [name for name in feeds(first[0]) if name in release.provided]
     fed = f"all that feeds it is equal ({', '.join(upstream)})" if upstream else "no other layer feeds it"
-    others = f" All that feeds {', '.join(first[1:])}, further on, is equal too." if first[1:] else ""
-    return f"In data-flow order the first layer that differs is {first[0]}; {fed}.{others} {other}".strip()
+    others = f" All that feeds {' and '.join(first[1:])}, further on, is equal too." if first[1:] else ""
+    return f"In data-flow order the first layer whose values differ is {first[0]}; {fed}.{others} {other}".strip()
 
 
 def verdict(release: Release) -> str:
@@ -85,17 +92,25 @@ def verdict(release: Release) -> str:
 
 
 def movement(older: Release, newer: Release) -> list[str]:
-    """What changed from one release to the next, in sentences."""
-    before, after = (set(r.different_layers()) & set(REGISTRY) for r in (older, newer))
-    both = set(older.provided) & set(newer.provided)
-    lists = {
-        "Equal now": (before - after) & both,
-        "Different now": (after - before) & both,
-        "Different as before": before & after,
-        "New, and equal": set(newer.provided) - set(older.provided) - after,
-        "New, and different": (set(newer.provided) - set(older.provided)) & after,
+    """What changed from one release to the next, in sentences: causes first, then layers."""
+    before, after = ({finding.cause.name: finding.cause.title for finding in r.findings} for r in (older, newer))
+    wrong, still = (set(r.different_layers()) & set(REGISTRY) for r in (older, newer))
+    had, has = set(older.provided), set(newer.provided)
+    causes = {
+        "No longer there": [title for name, title in before.items() if name not in after],
+        "New": [title for name, title in after.items() if name not in before],
+        "As before": [title for name, title in after.items() if name in before],
     }
-    return [f"{title}: {', '.join(n for n in REGISTRY if n in names)}." for title, names in lists.items() if names]
+    layers = {
+        "Layers that are equal now": (wrong - still) & had & has,
+        "Layers that differ now and did not": (still - wrong) & had & has,
+        "Layers that are new, and equal": has - had - still,
+        "Layers that are new, and differ": (has - had) & still,
+    }
+    return [
+        *(f"{title}: {'; '.join(found)}." for title, found in causes.items() if found),
+        *(f"{title}: {', '.join(n for n in REGISTRY if n in names)}." for title, names in layers.items() if names),
+    ]
 
 
 def figure(releases: list[Release]) -> Figure:
@@ -111,7 +126,7 @@ def figure(releases: list[Release]) -> Figure:
         axes.plot(errors, heights, "o", ms=5, color=colour, label=release.version)
     axes.axvline(1e-12, color="#c0392b", lw=1)
     axes.set(xscale="log", xlim=(FLOOR / 2, 2e3), ylim=(len(layers) - 0.5, -0.5))
-    axes.set_xlabel("worst error of the values in float64, of the output's scale (1e-17: exact; 1e3: not comparable)")
+    axes.set_xlabel("worst error of the values in float64, of the output's scale (1e-17: exact; red: 1e-12)")
     axes.set_yticks(range(len(layers)), layers, fontsize=8)
     axes.grid(axis="x", color="#999999", alpha=0.3, lw=0.6)
     if layers:
@@ -119,76 +134,119 @@ def figure(releases: list[Release]) -> Figure:
     return drawing
 
 
-def as_json(releases: list[Release]) -> list[dict[str, Any]]:
+def as_json(releases: list[Release], reasons: dict[str, str]) -> list[dict[str, Any]]:
     """What the page says, for machines."""
     return [
         {
             "version": release.version,
+            "verdict": verdict(release),
+            "files_changed_since_release": release.changed,
             "provided": release.provided,
-            "not_provided": release.not_provided,
-            "different": release.different_layers(),
+            "not_provided": {name: reasons[name] for name in release.not_provided},
+            "different": {name: release.state(name) for name in release.different_layers()},
             "outputs_not_provided": release.missing_outputs(),
             "first_divergence": first_divergence(release),
             "causes": [finding.as_json() for finding in release.findings],
             "left_over": [row.as_json() for row in release.left_over],
-            "layers": [
-                {"layer": name, **(release.smallest(name).as_json() | {"layer": name})}
-                for name in release.different_layers()
-            ],
-            "repros": release.repros,
-            "diagnoses": release.diagnoses,
+            "layers": {name: release.telling(name).as_json() for name in release.different_layers()},
         }
         for release in releases
     ]
 
 
-def write_data(releases: list[Release], out: Path) -> tuple[str, list[str]]:
+def write_data(releases: list[Release], reasons: dict[str, str], out: Path) -> tuple[str, list[str]]:
     """Writes rows, findings and picture; returns the picture for the page, and the names of the files."""
     rows = [{"version": r.version, **row.as_json()} for r in releases for row in r.rows]
     write_atomically(out / "audit.csv", pd.DataFrame(rows).to_csv(index=False).encode())
-    write_atomically(out / "audit.json", (json.dumps(as_json(releases), indent=1) + "\n").encode())
+    write_atomically(out / "audit.json", (json.dumps(as_json(releases, reasons), indent=1) + "\n").encode())
     drawing = figure(releases)
     image = page.picture(drawing)
     drawing.savefig(out / "audit.png", dpi=130)
     return image, ["audit.csv", "audit.json", "audit.png"]
 
 
-def section(name: str, packages: dict[str, Path], out: Path, command: str) -> page.Section:
+def with_repros(release: Release, name: str, package_folder: Path, store: Store, out: Path, jobs: int) -> Release:
+    """Writes a file for each finding and runs it with the port alone; one that does not show it is an error."""
+    folder = out / "repro" / release.version
+    for old in folder.glob("repro_*.py"):
+        old.unlink()
+
+    def shown(finding: Finding) -> Finding:
+        if finding.cause.shown is None:
+            return finding
+        path = repro.write(finding.cause, finding.place, release.version, DISTRIBUTIONS[name], store, folder)
+        code, printed = repro.run(path, package_folder)
+        if code != 1 or "Traceback" in printed:
+            last = (printed.strip().splitlines() or ["nothing was printed"])[-1]
+            raise CannotRun(f"{path} does not show its difference (exit code {code}): {last}")
+        return replace(finding, repro=f"repro/{release.version}/{path.name}", printed=printed.strip())
+
+    return replace(release, findings=in_parallel(shown, release.findings, jobs))
+
+
+def audited(name: str, packages: dict[str, Path], out: Path, command: str, jobs: int = 2) -> page.Section:
     """The section of the page: the newest release in full, the others beside it."""
-    causes = importlib.import_module(f"reports.adapters.known_{name}").CAUSES
-    releases = [examine(name, version, folder, causes, out) for version, folder in packages.items()]
-    newest = releases[-1]
-    image, files = write_data(releases, out)
+    known = importlib.import_module(f"reports.adapters.known_{name}")
+    releases = [examine(name, version, folder, known.CAUSES, jobs) for version, folder in packages.items()]
     store = Store()
+    out.mkdir(parents=True, exist_ok=True)
+    releases[-1] = newest = with_repros(releases[-1], name, list(packages.values())[-1], store, out, jobs)
+    reasons = {layer: known.REASONS.get(layer, known.NO_REASON) for layer in REGISTRY}
+    image, files = write_data(releases, reasons, out)
     body = page.render(
         "audit.html.j2",
         newest=newest,
         releases=releases,
         registry=[n for n in REGISTRY if any(n in r.provided for r in releases)],
-        probed=[n for n in newest.different_layers() if n not in REGISTRY],
+        beside=list(dict.fromkeys(n for r in releases for n in r.beside())),
         first=first_divergence(newest),
         movements=[
             (f"{a.version} to {b.version}", movement(a, b)) for a, b in zip(releases, releases[1:], strict=False)
         ],
         image=image,
+        reaches=REACHES,
+        reasons=reasons,
+        known=known,
+        is_folded=is_folded,
     )
     original = store.manifest["original"]
+    changed = [f"{r.version}: {', '.join(r.changed)}" for r in releases if r.changed]
+    state = f"not as released: {'; '.join(changed)}" if changed else "as the wheel's record of digests has them"
     return page.Section(
         name="audit",
-        title="A port on the bench: disco-torch",
+        title=TITLE,
         verdict=verdict(newest),
         is_equal=not newest.different_layers(),
         command=command,
         body=body,
         provenance=[
             ("candidate", ", ".join(release.description for release in releases)),
+            ("its files", state),
             ("reference", f"the original, recorded: {original['repository']} at {original['commit']}"),
         ],
-        files=[
-            *files,
-            *(f"repro/{release.version}/{file}" for release in releases for file in release.repros.values()),
-        ],
+        files=[*files, *(finding.repro for finding in newest.findings if finding.repro)],
     )
+
+
+def section(implementation_name: str, out: Path) -> page.Section:
+    """The section for the whole page: of the release that is installed, or a sentence where none is.
+
+    What a port of others does is no verdict on `implementation_name`, so this one never makes the page red.
+    """
+    command = f"python -m reports.audit {AUDITED}"
+    try:
+        made = audited(AUDITED, find_packages(AUDITED, None, []), out, command)
+    except CannotRun as reason:
+        body = Markup("<p>{}</p><p>This makes the section: <code>{}</code></p>").format(reason, command)
+        return page.Section(
+            name="audit",
+            title=TITLE,
+            verdict="disco-torch, a port of others, was not judged here.",
+            is_equal=True,
+            command=command,
+            body=body,
+        )
+    return replace(made, is_equal=True)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -196,11 +254,12 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="python -m reports.audit", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument("package", choices=AUDITED, help="the port to judge")
+    made.add_argument("package", choices=(AUDITED,), help="the port to judge")
     made.add_argument("--versions", metavar="V,V", help="releases, oldest first; folders of these names under --from")
     made.add_argument("--from", dest="folder", type=Path, metavar="DIR", help="holds one folder for each release")
     made.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
     made.add_argument("--json", type=Path, metavar="FILE", help="write the verdict for machines")
+    made.add_argument("--jobs", type=int, default=2, metavar="N", help="processes at a time (2)")
     return made
 
 
@@ -211,8 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = " ".join(["python -m reports.audit", args.package, *filter(None, given)])
     try:
         packages = find_packages(args.package, args.folder, args.versions.split(",") if args.versions else [])
-        args.out.mkdir(parents=True, exist_ok=True)
-        made = section(args.package, packages, args.out, command)
+        made = audited(args.package, packages, args.out, command, max(args.jobs, 1))
     except (CannotRun, FixtureError) as error:
         print(f"reports.audit: {error}", file=sys.stderr)
         return 2

@@ -13,10 +13,11 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pandas as pd
 from matplotlib.colors import ListedColormap
@@ -25,24 +26,30 @@ from rich.console import Console
 from rich.progress import Progress
 
 from parity.bugs import Bug, catalogue, chosen
-from parity.bugs.kill import NOT_RUN, TIERS, Kill, hunt_by_name, live_check, reached_by
-from parity.bugs.reach import source_digest
+from parity.bugs.alive import hunt_live, speaker
+from parity.bugs.kill import NOT_RUN, TIERS, Kill, hunt_by_name, prepared
+from parity.bugs.reach import Entered, source_digest
 from parity.implementation import CannotRun
+from parity.layers import REGISTRY
 from parity.store import FixtureError, Store, write_atomically
 from reports import page
 
+T = TypeVar("T")
+
 NAMED_AT_LEAST = 0.9
 PROCESSES = 2
+LEFT_OUT = "not run here, it takes minutes: `python -m reports.bugs` runs it"
 LABELS = {"goldens": "values", "gradients": "VJPs", "lifetime": "lifetime", "live": "live"}
 COLOURS = ("#e3e7ec", "#d97a1f", "#2a78d6")  # not found; found elsewhere; found at the layer named
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """The kills of some mistakes, in the catalogue's order, and how long it all took."""
+    """The kills of some mistakes, in the catalogue's order, how long it all took, and who spoke in the live tier."""
 
     kills: list[Kill]
     seconds: float
+    live: str
 
     @property
     def survivors(self) -> list[Kill]:
@@ -73,26 +80,59 @@ def _one_thread_each() -> None:
         os.environ[name] = "1"
 
 
-def run(bugs: Sequence[Bug], processes: int = PROCESSES) -> Matrix:
-    """Hunts the mistakes, shared out among processes."""
-    layers, start, before = Store().layers(), time.perf_counter(), source_digest()
+class Hunt:
+    """Hunts mistakes, shared out among processes."""
+
+    def __init__(self, bugs: Sequence[Bug], pool: Executor, progress: Progress):
+        """Takes the mistakes and those who hunt; nothing runs yet."""
+        self.bugs, self.pool, self.progress = bugs, pool, progress
+        self.kills: dict[str, Kill] = {}
+
+    def _all(self, title: str, function: Callable[..., T], given: Sequence[tuple[Any, ...]]) -> Iterator[T]:
+        """Results as they come."""
+        shown = self.progress.add_task(title, total=len(given))
+        for task in as_completed([self.pool.submit(function, *arguments) for arguments in given]):
+            yield task.result()
+            self.progress.advance(shown)
+
+    def prepare(self, layers: Sequence[str]) -> dict[str, Entered]:
+        """What each layer enters; proves that without a mistake there is nothing to find."""
+        found = {ready.layer: ready for ready in self._all("the port as it is", prepared, [(name,) for name in layers])}
+        for layer in layers:
+            if found[layer].differences:
+                raise CannotRun(f"The port itself differs, so nothing can be hunted in it: {found[layer].differences[0]}")
+        return {layer: found[layer].enters for layer in layers}
+
+    def stored(self, reached: Mapping[str, Entered]) -> None:
+        """The tiers of stored cases."""
+        for kill in self._all("hunting", hunt_by_name, [(bug.name, reached) for bug in self.bugs]):
+            self.kills[kill.bug] = kill
+
+    def live(self) -> None:
+        """The live tier, at the layer where each mistake was found; the layers that compile longest come first."""
+        at: dict[str, list[str]] = {}
+        for bug in self.bugs:
+            at.setdefault(self.kills[bug.name].first or bug.layer, []).append(bug.name)
+        heaviest = sorted(at, key=list(REGISTRY).index, reverse=True)
+        for found in self._all("live", hunt_live, [(layer, at[layer]) for layer in heaviest]):
+            for name, (row, seconds) in found.items():
+                self.kills[name].note("live", row, seconds)
+
+
+def run(bugs: Sequence[Bug], is_live: bool, processes: int = PROCESSES) -> Matrix:
+    """Hunts the mistakes in all tiers, or in all but the live one."""
+    start, before = time.perf_counter(), source_digest()
     _one_thread_each()
     context = multiprocessing.get_context("spawn")
-    kills: dict[str, Kill] = {}
     with ProcessPoolExecutor(processes, mp_context=context) as pool, Progress(console=Console(stderr=True)) as progress:
-        mapping = progress.add_task("which layer enters what", total=len(layers))
-        reached = {}
-        for layer, functions in zip(layers, pool.map(reached_by, layers), strict=True):
-            reached[layer] = functions
-            progress.advance(mapping)
-        hunting = progress.add_task("hunting", total=len(bugs))
-        tasks = [pool.submit(hunt_by_name, bug.name, reached) for bug in bugs]
-        for task in as_completed(tasks):
-            kills[task.result().bug] = task.result()
-            progress.advance(hunting)
+        hunt = Hunt(bugs, pool, progress)
+        hunt.stored(hunt.prepare(Store().layers()))
+        spoke, can_speak = pool.submit(speaker).result() if is_live else (LEFT_OUT, False)
+        if can_speak:
+            hunt.live()
     if source_digest() != before:
         raise CannotRun("The port was edited while mistakes were hunted in it; run again.")
-    return Matrix([kills[bug.name] for bug in bugs], time.perf_counter() - start)
+    return Matrix([hunt.kills[bug.name] for bug in bugs], time.perf_counter() - start, spoke)
 
 
 def _cell(kill: Kill, tier: str) -> float:
@@ -139,7 +179,6 @@ def write_data(matrix: Matrix, out: Path) -> tuple[str, list[str]]:
 def section_of(matrix: Matrix, out: Path) -> page.Section:
     """The section of the page for a matrix."""
     image, files = write_data(matrix, out)
-    live = "reference against candidate" if live_check() else "not run: this version has no live check of a layer"
     body = page.render(
         "bugs.html.j2",
         matrix=matrix,
@@ -159,15 +198,16 @@ def section_of(matrix: Matrix, out: Path) -> page.Section:
         provenance=[
             ("planted in", "port, from source rewritten in memory; see parity/bugs/catalogue"),
             ("hunted on", "the stored cases of every layer that the change can reach, in data-flow order"),
-            ("live", live),
+            ("without a mistake", "every stored case of every layer is equal; checked first"),
+            ("live", matrix.live),
         ],
         files=files,
     )
 
 
 def section(implementation_name: str, out: Path) -> page.Section:
-    """The section of the page; mistakes are always planted in the port, whatever is reported on."""
-    return section_of(run(chosen(())), out)
+    """The section of the page, without the live tier; mistakes are planted in the port, whatever is reported on."""
+    return section_of(run(chosen(()), is_live=False), out)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -178,9 +218,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the matrix for machines")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="hunt these mistakes only")
+    parser.add_argument("--without-live", action="store_true", help="leave out the tier that compiles the reference")
     args = parser.parse_args(arguments)
     try:
-        matrix = run(chosen(args.only))
+        matrix = run(chosen(args.only), is_live=not args.without_live)
         made = section_of(matrix, args.out)
     except (CannotRun, FixtureError) as error:
         print(f"reports.bugs: {error}", file=sys.stderr)

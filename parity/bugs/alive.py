@@ -1,25 +1,70 @@
 """The live tier: planted mistakes against a running reference, on inputs that nobody has recorded.
 
 The reference compiles for seconds where a copy of the port answers in milliseconds, so that all mistakes found at a
-layer are judged together, on what the reference says once.
+layer are judged together, and the reference is asked everything once.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
 
 from parity import live
 from parity.bugs import PORT, catalogue
 from parity.bugs.plant import load_edited
 from parity.compare import Row
+from parity.implementation import Implementation
 from parity.layers import REGISTRY
-from parity.store import Golden
+from parity.layers.spec import Arrays, Layer, Settings
+from parity.store import digest
 
 SAMPLES = 4
 
 Found = dict[str, tuple[Row | None, float]]
+
+
+class Remembering:
+    """A reference that is not asked the same question twice."""
+
+    def __init__(self, inner: Implementation):
+        """Takes the reference; `evaluate` is offered where it has one."""
+        self.inner, self.name, self.description = inner, inner.name, inner.description
+        self._known: dict[Any, Any] = {}
+        if hasattr(inner, "evaluate"):
+            self.evaluate = lambda *question: self._once("evaluate", *question)
+
+    @property
+    def layers(self) -> Collection[str]:
+        """Those of the reference."""
+        return self.inner.layers
+
+    def run(self, layer: str, inputs: Arrays, settings: Settings, dtype: str) -> Arrays:
+        """The layer's outputs."""
+        outputs: Arrays = self._once("run", layer, inputs, settings, dtype)
+        return outputs
+
+    def vjp(
+        self, layer: str, inputs: Arrays, settings: Settings, dtype: str, cotangents: Arrays, wrt: Sequence[str]
+    ) -> Arrays:
+        """The vector-Jacobian product."""
+        gradients: Arrays = self._once("vjp", layer, inputs, settings, dtype, cotangents, wrt)
+        return gradients
+
+    def _once(self, method: str, *question: Any) -> Any:
+        key = (method, *map(_key, question))
+        if key not in self._known:
+            self._known[key] = getattr(self.inner, method)(*question)
+        return self._known[key]
+
+
+def _key(value: Any) -> Any:
+    """What tells one argument from another: arrays go by their digests."""
+    if isinstance(value, np.ndarray):
+        return digest(value)
+    return tuple((name, _key(value[name])) for name in sorted(value)) if isinstance(value, dict) else repr(value)
 
 
 def speaker() -> tuple[str, bool]:
@@ -30,24 +75,20 @@ def speaker() -> tuple[str, bool]:
         return str(reason), False
 
 
-@lru_cache(maxsize=4)
-def answers(layer: str) -> list[Golden]:
-    """The reference's answers to inputs like those of a layer's first cases, drawn anew, all of one size."""
-    entry = REGISTRY[layer]
-    first, *others = entry.cases
-    alike = [
-        c for c in others if (c.settings, c.dtypes, c.gradients) == (first.settings, first.dtypes, first.gradients)
-    ]
-    samples = [live.drawn(entry, case, seed=0) for case in [first, *alike][:SAMPLES]]
-    return [live.Reference(live.live_reference(), entry, sample).golden(live.JITTERS) for sample in samples]
+def samples(layer: Layer) -> list[live.Sample]:
+    """Inputs like those of a layer's first cases, drawn anew; all of one size, for which the reference compiles once."""
+    first, *others = layer.cases
+    alike = [c for c in others if (c.settings, c.dtypes, c.gradients) == (first.settings, first.dtypes, first.gradients)]
+    return [live.drawn(layer, case, seed=0) for case in [first, *alike][:SAMPLES]]
 
 
 def hunt_live(layer: str, names: Sequence[str]) -> Found:
     """Judges each mistake at one layer; name -> the comparison that found it, if any, and the seconds it took."""
-    ready, found = answers(layer), Found()
+    reference, entry, found = Remembering(live.live_reference()), REGISTRY[layer], Found()
+    tried = samples(entry)
     for name in names:
         start = time.perf_counter()
         candidate = load_edited(PORT, catalogue()[name].edits)
-        rows = (row for golden in ready for row in live.judge(candidate, golden) if not row.equal)
-        found[name] = next(rows, None), time.perf_counter() - start
+        rows = (row for sample in tried for row in live.compare_live(reference, candidate, entry, sample))
+        found[name] = next((row for row in rows if not row.equal), None), time.perf_counter() - start
     return found

@@ -96,7 +96,8 @@ def _names(node: ast.AST) -> set[str]:
     return {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
 
 
-def spans(edit: Edit) -> list[Span] | None:
+@lru_cache(maxsize=4096)
+def spans(edit: Edit) -> tuple[Span, ...] | None:
     """The functions that an edit changes, or None where it cannot be told.
 
     An edit of a constant changes the functions of its module that name it, unless another module names it too.
@@ -113,7 +114,7 @@ def spans(edit: Edit) -> list[Span] | None:
     around = [f for f in functions if _first_line(f) <= first and last <= (f.end_lineno or f.lineno)]
     if not around:
         around = _readers(tree, functions, first, last, path)
-    return [Span(str(path), _first_line(f), f.end_lineno or f.lineno) for f in around] or None
+    return tuple(Span(str(path), _first_line(f), f.end_lineno or f.lineno) for f in around) or None
 
 
 def _readers(tree: ast.Module, functions: Sequence[Function], first: int, last: int, path: Path) -> list[Function]:

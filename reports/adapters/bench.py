@@ -1,5 +1,5 @@
 """Judges the package that can be imported here, and writes what came out as JSON; `reports.audit` runs it, once for
-each release, in a process of its own.
+each release and each corrected copy of it, in a process of its own.
 
     PYTHONPATH=RELEASE_FOLDER python -m reports.adapters.bench OUT.json
 """  # noqa: D205
@@ -10,7 +10,7 @@ import argparse
 import importlib
 import importlib.util
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,13 @@ from typing import Any
 from parity.check import Judge, Outcome, WeightsMissing, check_layer
 from parity.check import load as load_case
 from parity.compare import Row
+from parity.diagnose import diagnose
 from parity.implementation import CannotRun, Implementation, load
 from parity.layers import REGISTRY
 from parity.store import FixtureError, Store
+
+Key = tuple[str, str, str, str, str]
+ORDER = {("value", "float64"): 0, ("vjp", "float64"): 1, ("value", "float32"): 2, ("vjp", "float32"): 3}
 
 
 def row_as_dict(row: Row) -> dict[str, Any]:
@@ -33,15 +37,25 @@ def row_from_dict(values: dict[str, Any]) -> Row:
     return Row(**(values | {"index": tuple(values["index"])}))
 
 
+def key(row: Row) -> Key:
+    """What a row compares."""
+    return row.layer, row.case, row.output, row.kind, row.dtype
+
+
 def is_missing(row: Row) -> bool:
     """Whether an output was not given at all, which is not the same as a different one."""
     return row.problem.startswith("is missing")
 
 
-def probes(implementation: Implementation, name: str) -> list[Row]:
+def different_rows(rows: Iterable[Row], ignored: Collection[Key] = ()) -> list[Row]:
+    """Comparisons that differ, without outputs that are not given."""
+    return [row for row in rows if not row.equal and not is_missing(row) and key(row) not in ignored]
+
+
+def probes(name: str, store: Store) -> list[Row]:
     """Comparisons beside the registry, if the adapter has any."""
-    found = importlib.util.find_spec(f"reports.adapters.{name}.probes")
-    return importlib.import_module(f"reports.adapters.{name}.probes").rows(Store()) if found else []
+    module = f"reports.adapters.{name}.probes"
+    return importlib.import_module(module).rows(store) if importlib.util.find_spec(module) else []
 
 
 def judge_everything(name: str) -> dict[str, Any]:
@@ -56,47 +70,41 @@ def judge_everything(name: str) -> dict[str, Any]:
         "not_provided": outcome.not_provided,
         "without_gradients": sorted(outcome.without_gradients),
         "skipped": outcome.skipped,
-        "rows": [row_as_dict(row) for row in [*outcome.rows, *probes(implementation, name)]],
+        "rows": [row_as_dict(row) for row in [*outcome.rows, *probes(name, store)]],
     }
 
 
-def judge_cases(name: str, cases: Sequence[str]) -> dict[str, Any]:
-    """Some cases, given as `layer[case]`; the probes are always made."""
+def judge_cases(name: str, cases: Sequence[Sequence[str]], ignored: Sequence[Sequence[str]] | None) -> dict[str, Any]:
+    """Some cases, each a layer and a case; the probes are always made.
+
+    With `ignored`, a list of comparisons, the first layer that differs in others is diagnosed.
+    """
     store, implementation, rows = Store(), load(name), list[Row]()
     judge = Judge(implementation)
-    for case in cases:
-        layer, _, rest = case.partition("[")
+    for layer, case in cases:
         if layer in implementation.layers:
-            rows += judge.rows(load_case(store, layer, rest.removesuffix("]")))
-    return {"rows": [row_as_dict(row) for row in [*rows, *probes(implementation, name)]]}
+            rows += judge.rows(load_case(store, layer, case))
+    rows += probes(name, store)
+    answer: dict[str, Any] = {"rows": [row_as_dict(row) for row in rows]}
+    if ignored is not None:
+        answer["diagnosis"] = diagnosis(store, implementation, rows, {tuple(k) for k in ignored})  # type: ignore[misc]
+    return answer
 
 
-def smallest(rows: Sequence[Row]) -> Row:
+def diagnosis(
+    store: Store, implementation: Implementation, rows: Sequence[Row], ignored: Collection[Key]
+) -> dict[str, Any] | None:
+    """What the catalogue of porting mistakes says about the first layer that differs and gives all of its outputs."""
+    partly = {row.layer for row in rows if is_missing(row)}
+    wrong = {row.layer for row in different_rows(rows, ignored) if row.dtype == "float64"} - partly
+    first = next((layer for layer in REGISTRY if layer in wrong), None)
+    found = diagnose(store, implementation, [first]) if first else []
+    return found[0].as_json() if found else None
+
+
+def telling(rows: Sequence[Row]) -> Row:
     """Of the rows of a layer that differ, the one to show: a value in float64 if there is one, of a plain case."""
-    order = {("value", "float64"): 0, ("vjp", "float64"): 1, ("value", "float32"): 2}
-    return min(rows, key=lambda r: (order[(r.kind, r.dtype)], bool(r.problem), r.case != "plain", -r.max_rel))
-
-
-def write_repros(name: str, rows: Sequence[Row], folder: Path) -> dict[str, str]:
-    """One file for each layer that differs; layer -> file name."""
-    found = importlib.util.find_spec("parity.repro")
-    if found is None:
-        return {}
-    repro, store, written = importlib.import_module("parity.repro"), Store(), {}
-    for layer in dict.fromkeys(row.layer for row in rows):
-        mine = [row for row in rows if row.layer == layer and store.entry(layer, row.case)["stored"]]
-        if mine:
-            row = smallest(mine)
-            written[layer] = repro.write(load_case(store, layer, row.case), row, name, folder).name
-    return written
-
-
-def diagnoses(name: str, layers: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What the catalogue of porting mistakes says about layers that differ and give all of their outputs."""
-    if importlib.util.find_spec("parity.diagnose") is None:
-        return {}
-    found = importlib.import_module("parity.diagnose").diagnose(Store(), load(name), layers)
-    return {finding.layer: finding.as_json() for finding in found}
+    return min(rows, key=lambda r: (ORDER[r.kind, r.dtype], bool(r.problem), r.case != "plain", -r.max_rel))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -104,24 +112,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m reports.adapters.bench", description=__doc__)
     parser.add_argument("answer", type=Path, metavar="OUT.json")
     parser.add_argument("--impl", default="disco_torch", metavar="NAME")
-    parser.add_argument("--cases", type=Path, metavar="FILE", help="JSON list of layer[case]; otherwise everything")
-    parser.add_argument("--repros", type=Path, metavar="DIR", help="write repro files there")
+    parser.add_argument("--task", type=Path, metavar="FILE", help="JSON: cases, and what to ignore; else everything")
     args = parser.parse_args(arguments)
     try:
-        if args.cases:
-            answer = judge_cases(args.impl, json.loads(args.cases.read_text()))
-        else:
-            answer = judge_everything(args.impl)
-            rows = [row_from_dict(row) for row in answer["rows"]]
-            wrong = [row for row in rows if not row.equal and not is_missing(row) and row.layer in REGISTRY]
-            answer["repros"] = write_repros(args.impl, wrong, args.repros) if args.repros else {}
-            partly = {row.layer for row in rows if is_missing(row)}
-            answer["diagnoses"] = diagnoses(
-                args.impl, list(dict.fromkeys(r.layer for r in wrong if r.layer not in partly))
-            )
+        answer = (
+            judge_cases(args.impl, **json.loads(args.task.read_text())) if args.task else judge_everything(args.impl)
+        )
     except (CannotRun, FixtureError, WeightsMissing) as error:
         answer = {"error": str(error)}
-
     args.answer.write_text(json.dumps(answer, default=lambda scalar: scalar.item()) + "\n")
     return 2 if "error" in answer else 0
 

@@ -1,8 +1,8 @@
 """What a difference between a port and the original can come from, down to a line, and a way to find out.
 
 A cause names a fragment of the port's source and what the original does in its place. It is never believed: `audit`
-judges a copy of the package in which all causes but one are corrected, and only what then still differs is laid at
-that one's door; and a copy with all of them corrected, to see whether anything is left over.
+judges a copy of the package in which all causes but one are corrected, and only what then differs, and does not differ
+in a copy with all of them corrected, is laid at that one's door.
 """
 
 from __future__ import annotations
@@ -12,6 +12,47 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+Kind = Literal["value", "vjp"]
+Reach = Literal["training", "gradients", "direct", "float64", "rounding"]
+
+REACHES: dict[str, str] = {
+    "training": "changes training with the package's own trainer, or with a loop of one's own around its rule",
+    "direct": "changes what somebody gets who calls this function; the package's own training does not call it",
+    "gradients": "changes gradients that the package's own training does not take",
+    "float64": "shows only where one computes in float64",
+    "rounding": "is a matter of rounding in float32",
+}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How a difference is shown in one file, by the port alone.
+
+    Attributes:
+        source: the layer whose golden has the inputs, or `recorded` for figures of `recorded.json`.
+        case: which case of it.
+        output: what is compared.
+        kind: value or gradient.
+        dtype: precision.
+        imports: what the code takes from the port.
+        code: sets `got`, from tensors `x[name]`, and `c[name]` for the cotangents of a gradient.
+        allowed: a wider tolerance than the golden's own, where another difference enters as well; None otherwise.
+        note: what there is to know about that.
+        what: what is compared, in words, where the names above do not say it.
+    """
+
+    source: str
+    case: str
+    output: str
+    kind: Kind
+    dtype: str
+    imports: str
+    code: str
+    allowed: float | None = None
+    note: str = ""
+    what: str = ""
 
 
 @dataclass(frozen=True)
@@ -22,11 +63,14 @@ class Cause:
         name: short, for files and tables.
         title: what differs, in a few words.
         module: file inside the package.
-        edits: (pattern, replacement) pairs that make a copy do as the original does; the first pattern also finds the
-            line that is cited.
+        edits: (pattern, replacement) pairs that make a copy do as the original does.
         original: where the original does it.
         says: what the port does and what the original does.
+        right: the original's formula.
         means: what that is to a user.
+        reach: whom it reaches, a key of `REACHES`.
+        cites: pattern of the line to cite, if it is not the first edit's.
+        shown: how to show it in one file; None for what later releases have mended.
     """
 
     name: str
@@ -35,7 +79,11 @@ class Cause:
     edits: tuple[tuple[str, str], ...]
     original: str
     says: str
+    right: str
     means: str
+    reach: Reach = "training"
+    cites: str = ""
+    shown: Shown | None = None
 
     def is_in(self, package: Path) -> bool:
         """Whether this release has it."""
@@ -45,7 +93,7 @@ class Cause:
     def citation(self, package: Path) -> tuple[str, str]:
         """`file:line` and that line."""
         text = (package / self.module).read_text()
-        found = re.search(self.edits[0][0], text)
+        found = re.search(self.cites or self.edits[0][0], text)
         assert found is not None, f"{self.name} is not in {package}"
         number = text.count("\n", 0, found.start()) + 1
         return f"{package.name}/{self.module}:{number}", text.splitlines()[number - 1].strip()
@@ -61,6 +109,7 @@ def corrected_copy(package: Path, causes: Iterable[Cause], folder: Path) -> Path
         path = copy / cause.module
         text = path.read_text()
         for old, new in cause.edits:
-            text = re.sub(old, new, text)
+            text, count = re.subn(old, new, text)
+            assert count, f"{cause.name}: {old} is gone after another correction"
         path.write_text(text)
     return folder

@@ -232,11 +232,13 @@ def _several_learner_steps(x: Tensors, s: Settings) -> Tensors:
 
 
 def _stepped(start: Tensors, x: Tensors, s: Settings) -> tuple[Tensors, tuple[int, Tensors, Tensors]]:
-    """Parameters after the trainer's step on a loss whose gradient is as given."""
+    """Parameters after the trainer's step on a loss whose gradient is as given, to the last bit."""
     agent, made = UsersAgent(start), rule({**s, "P": 1, "K": 3})
     agent.forward = lambda *unused: {}  # type: ignore[method-assign, assignment]
     grads = under("grads", x)
-    loss = sum((value * grads[name]).sum() for name, value in agent.named_parameters())
+    for name, value in agent.named_parameters():
+        value.register_hook(lambda _, name=name: grads[name].clone())
+    loss = sum(value.sum() for value in agent.parameters())
     made.unroll_meta_net = lambda *unused: ({}, {"target_params": {}})
     made.agent_loss = lambda *unused: (loss.reshape(1, 1), {})  # type: ignore[union-attr]
     made.agent_loss_no_meta = lambda *unused: (torch.zeros(1, 1), {})

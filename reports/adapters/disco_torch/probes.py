@@ -1,72 +1,69 @@
-"""Functions of `disco-torch` that are not a layer of the registry, judged all the same.
+"""What of `disco-torch` is not a layer of the registry, judged all the same on figures recorded from the original.
 
-V-trace is judged live against the original's `estimate_values`, where the original is installed; the second inverse of
-the signed hyperbolic on the goldens of that inverse.
+V-trace, until the registry has it; the second inverse of the signed hyperbolic, on the goldens of that inverse; the
+first one near 0 in float32; the trainer's settings; and how many gradient steps it takes for each rollout.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
+import inspect
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import torch
-from disco_torch import utils
+from disco_torch import update_rule, utils
 
 from parity.check import load as load_case
 from parity.compare import Row, compare
 from parity.layers import REGISTRY
-from parity.layers.draw import bell, generator
 from parity.layers.spec import Arrays
 from parity.store import Accuracy, Store
+from reports.adapters import recorded
+from reports.adapters.disco_torch import values
 from reports.adapters.disco_torch.inputs import default_dtype
-from reports.adapters.disco_torch.values import vtrace
+from reports.adapters.disco_torch.learning import trainer
 
-VTRACE = "V-trace (live)"
-INVERSE = "inverse_signed_hyperbolic (unused)"
-SETTINGS = {"discount": 0.997, "lambda": 0.95}
-
-
-def unit_normal(T: int = 9, B: int = 4) -> Arrays:
-    """Inputs of V-trace: rewards, values and log ratios of mean 0 and variance 1, one terminal."""
-    rng = generator("probe", VTRACE)
-    continues = np.ones((T, B))
-    continues[T // 2, 0] = 0.0
-    return {
-        "rewards": bell(rng, (T, B)),
-        "target_values": bell(rng, (T + 1, B)),
-        "continues": continues,
-        "rho": np.exp(bell(rng, (T, B))),
-    }
+VTRACE = "V-trace"
+INVERSE = "inverse_signed_hyperbolic"
+NEAR_ZERO = "signed_hyperbolic_inv near 0"
+SETTINGS = "settings of Disco103"
+STEPS = "gradient steps for each rollout"
 
 
-def original_vtrace(x: Arrays) -> Arrays:
-    """The original's own V-trace, in float64."""
-    jax = importlib.import_module("jax")
-    value_utils = importlib.import_module("disco_rl.value_fns.value_utils")
-    with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
-        actions = np.zeros(x["rewards"].shape, np.int32)
-        values = x["target_values"]
-        outs = value_utils.estimate_values(
-            x["rewards"], actions, x["continues"], x["rho"], values, values, SETTINGS["discount"], SETTINGS["lambda"]
-        )
-        return {"errors": np.asarray(outs.td), "adv": np.asarray(outs.adv)}
+def _vtrace(x: Arrays, dtype: torch.dtype) -> tuple[Arrays, Arrays]:
+    """Outputs and VJPs of the package's V-trace."""
+    with default_dtype(dtype):
+        given = {name: torch.tensor(value, dtype=dtype) for name, value in x.items()}
+        sources = {name: value.requires_grad_() for name, value in given.items() if "/" not in name}
+        outputs = values.vtrace(sources, recorded.LEARNING)
+        cotangents = [given[f"cotangents/{name}"] for name in outputs]
+        vjps = torch.autograd.grad(list(outputs.values()), list(sources.values()), cotangents)
+    found = {name: value.detach().numpy() for name, value in outputs.items()}
+    return found, {name: value.numpy() for name, value in zip(sources, vjps, strict=True)}
+
+
+def _rows(where: tuple[str, str], kind: str, refs: Arrays, got: Arrays, distance32: dict[str, float]) -> list[Row]:
+    found = []
+    for name, ref in refs.items():
+        dtype, accuracy = str(got[name].dtype), Accuracy(float(np.abs(ref).max()), 0.0, distance32.get(name))
+        found.append(compare((*where, name), kind, dtype, ref, got[name], accuracy))
+    return found
 
 
 def vtrace_rows() -> list[Row]:
-    """V-trace's errors and advantages; nothing where the original is not installed."""
-    if importlib.util.find_spec("disco_rl") is None or importlib.util.find_spec("jax") is None:
-        return []
-    x = unit_normal()
-    with default_dtype(torch.float64):
-        got = vtrace({name: torch.from_numpy(value) for name, value in x.items()}, SETTINGS)
-    return [
-        compare(
-            (VTRACE, "unit_normal", name), "value", "float64", ref, got[name].numpy(), Accuracy(np.abs(ref).max(), 0.0)
-        )
-        for name, ref in original_vtrace(x).items()
-    ]
+    """V-trace's errors and advantages, and their gradients."""
+    found: list[Row] = []
+    for case, figures in recorded.load()["vtrace"].items():
+        x, refs, vjps = (recorded.arrays(figures[kind]) for kind in ("inputs", "outputs", "vjps"))
+        if case == "on_policy":
+            del vjps["rho"]  # a ratio of exactly 1 stands at the clip bound, where either derivative is right
+        outputs, gradients = _vtrace(x, torch.float64)
+        single, _ = _vtrace(x, torch.float32)
+        found += _rows((VTRACE, case), "value", refs, outputs, {})
+        found += _rows((VTRACE, case), "vjp", vjps, gradients, {})
+        found += _rows((VTRACE, case), "value", refs, single, figures["distance32"])
+    return found
 
 
 def inverse_rows(store: Store) -> list[Row]:
@@ -83,6 +80,54 @@ def inverse_rows(store: Store) -> list[Row]:
     return found
 
 
+def near_zero_rows() -> list[Row]:
+    """Value and derivative of the inverse in float32; the float64 figures are the truth."""
+    x = torch.tensor(recorded.load()["near_zero"]["x"], dtype=torch.float32, requires_grad=True)
+    value = utils.signed_hyperbolic_inv(x)
+    (derivative,) = torch.autograd.grad(value.sum(), x)
+    found = []
+    for kind, name, got in (("value", "value", value.detach()), ("vjp", "derivative", derivative)):
+        ref, accuracy = recorded.in_float32("near_zero", name)
+        found.append(compare((NEAR_ZERO, "recorded", name), kind, "float32", ref, got.numpy(), accuracy))
+    return found
+
+
+def defaults(function: Callable[..., object]) -> dict[str, float]:
+    """The numbers that a function takes unless told otherwise."""
+    given = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
+    return {name: float(value) for name, value in given.items() if isinstance(value, int | float)}
+
+
+def settings_rows() -> list[Row]:
+    """The rule's and, where there is one, the trainer's numbers against the original's settings of Disco103."""
+    ours = {f"rule/{name}": value for name, value in defaults(update_rule.DiscoUpdateRule).items()}
+    given = getattr(trainer, "DEFAULT_HYPER_PARAMS", {})
+    ours |= {f"hyper/{name}": float(value) for name, value in given.items()}
+    theirs = recorded.load()["settings"]
+    return [
+        compare((SETTINGS, "defaults", name), "value", "float64", np.array(ref), np.array(ours[name]), Accuracy(ref, 0))
+        for name, ref in theirs.items()
+        if name in ours
+    ]
+
+
+def steps_rows() -> list[Row]:
+    """Counts the gradient steps that one call of the trainer's `step` takes, as it is set from the start."""
+    if not hasattr(trainer, "DiscoTrainer"):
+        return []
+    made, counted = trainer.DiscoTrainer.__new__(trainer.DiscoTrainer), list[int]()
+    made.replay_ratio = int(defaults(trainer.DiscoTrainer)["replay_ratio"])
+    made.batch_size, made.acting_steps, made.grad_steps = 1, 0, 0
+    made._buffer = trainer._ReplayBuffer(4)
+    made._validate_rollout = lambda rollout: None
+    made._gradient_step = lambda batch: counted.append(1) or {}
+    made.step({"observations": torch.zeros(2, 1, 1)})
+    ref = np.array(float(recorded.load()["learner_steps_per_rollout"]))
+    where = (STEPS, "defaults", "steps")
+    return [compare(where, "value", "float64", ref, np.array(float(len(counted))), Accuracy(1.0, 0.0))]
+
+
 def rows(store: Store) -> list[Row]:
     """All of these comparisons."""
-    return [*vtrace_rows(), *inverse_rows(store)]
+    vtrace = [] if values.knows_vtrace() else vtrace_rows()
+    return [*vtrace, *inverse_rows(store), *near_zero_rows(), *settings_rows(), *steps_rows()]
