@@ -8,13 +8,14 @@ PYTEST := $(VENV_PYTHON) -m pytest -q
 JOBS ?=
 XDIST := $(if $(JOBS),-n $(JOBS),)
 SRC ?=
+NEWEST := jax distrax dm-haiku rlax optax numpy safetensors hypothesis pytest rich pooch
 
 PAGE := reports/out/index.html
 PAGE_INPUTS = requirements.lock pyproject.toml $(wildcard .venv/lib/python*/site-packages/disco_rl-*.dist-info/RECORD) \
   $(shell find fixtures parity port reference reports \( -name out -o -name __pycache__ \) -prune -o -type f -print 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap test lint report original clean
+.PHONY: help bootstrap test lint report original newest clean
 
 help: ## this list
 	@echo "make TARGET, where TARGET is one of"
@@ -44,6 +45,11 @@ $(PAGE): $(PAGE_INPUTS)
 original: bootstrap ## DeepMind's disco_rl into .venv; SRC=PATH takes it from a checkout
 	@$(STAGE) --stream "original" -- $(VENV_PYTHON) -m reference.install $(if $(SRC),--src "$(SRC)")
 
+newest: ## the stand-in on the newest JAX stack, on which the original does not run; in .venv-newest
+	@$(PYTHON) -m venv .venv-newest
+	@$(STAGE) "newest JAX" -- .venv-newest/bin/pip install --upgrade $(NEWEST)
+	@$(STAGE) --stream "stand-in" -- .venv-newest/bin/python -m parity check --impl standin
+
 clean: ## remove .venv, caches and what the reports wrote
-	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis reports/out build *.egg-info
+	@rm -rf .venv .venv-newest .mypy_cache .pytest_cache .ruff_cache .hypothesis reports/out build *.egg-info
 	@find fixtures parity port reference reports tests -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

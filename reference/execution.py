@@ -64,7 +64,7 @@ class JaxImplementation:
     def __init__(self, name: str, description: str, layers: Mapping[str, LayerFn]):
         """Takes the layers by name."""
         self.name, self.description, self.layers = name, description, dict(layers)
-        self._compiled = functools.lru_cache(maxsize=64)(self._compile)
+        self._compiled = functools.lru_cache(maxsize=1024)(self._compile)
 
     def _compile(self, layer: str, settings: str, dtype: str, wrt: tuple[str, ...], jit: bool) -> Callable[..., Any]:
         bound = functools.partial(self.layers[layer], s=json.loads(settings))
