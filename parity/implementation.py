@@ -12,6 +12,8 @@ Inputs, outputs, cotangents and gradients are flat dicts of NumPy arrays; `setti
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
@@ -49,12 +51,14 @@ class CannotRun(Exception):
 
 
 def load(name: str) -> Implementation:
-    """Imports an implementation: a known name, or `package.module:attribute`."""
+    """Imports an implementation: a known name, or `package.module:attribute`, from the current folder too."""
     target = KNOWN.get(name, name)
     module_name, _, attribute = target.partition(":")
     if not attribute:
         known = ", ".join(sorted(KNOWN))
         raise CannotRun(f"No implementation is called {name!r}. Known: {known}; or your own as package.module:name.")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # the command `pytest` does not look there by itself
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
