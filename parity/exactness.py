@@ -87,7 +87,8 @@ class Reference:
         near = [self.says(jittered(inputs, "float64", rng), gradients=gradients) for _ in range(jitters)]
         rough = [inputs, *(jittered(inputs, "float32", rng) for _ in range(jitters))]
         pairs = [(self.says(x, gradients=gradients), self.says(x, "float32", gradients)) for x in rough]
-        least = {"value": 0.0, "vjp": HALF_ULP64 * _largest(self.cotangents) * max(_largest(truth["value"]), 1.0)}
+        made_of = _largest(self.cotangents) * max(_largest(truth["value"]), 1.0) * max(_largest(inputs), 1.0)
+        least = {"value": 0.0, "vjp": HALF_ULP64 * made_of}
         accuracy = {
             kind: {name: _accuracy(kind, name, ref, near, pairs, least[kind]) for name, ref in arrays.items()}
             for kind, arrays in truth.items()
@@ -116,8 +117,8 @@ def _accuracy(
 ) -> Accuracy:
     """From answers at inputs nearby: `near` in float64, `pairs` in float64 and float32 at the same inputs.
 
-    A gradient is `least` uncertain by half a unit in the last place of what it is made from, cotangents times values:
-    where a softmax is saturated these cancel, and float32, in which it is exactly 0 or 1, does not show it.
+    A gradient is uncertain by at least half a unit in the last place of what it is made of, cotangents times outputs
+    times inputs: where a softmax or a gate is saturated these cancel, and float32, in which it is 0 or 1, is blind.
     """
     if ref.dtype.kind != "f":
         return Accuracy(_scale(ref), 0.0, 0.0)
