@@ -18,6 +18,7 @@ TOLERANCE64 = 1e-12
 FACTOR32 = 2.0
 HALF_ULP32 = 2.0**-24
 ROUNDING64 = 1e-15
+OF_ZEROS = "the gradient is"
 FLOAT32_TO_FLOAT64 = 2.0**-29  # ratio of the units in the last place
 
 
@@ -43,6 +44,11 @@ class Row:
     at_branch: int = 0
     ill_conditioned: bool = False
     problem: str = ""
+
+    @property
+    def is_of_form(self) -> bool:
+        """Whether names, types, shapes, NaN or infinities are wrong, rather than a number or a block of zeros."""
+        return bool(self.problem) and not self.problem.startswith(OF_ZEROS)
 
     def as_json(self) -> dict[str, Any]:
         """The row for machines; infinities become null."""
@@ -104,9 +110,9 @@ def pattern_problem(ref: np.ndarray, got: np.ndarray, kind: str, allowed: float)
             where = np.argwhere(expected != present)[0].tolist()
             return f"{name} at {where} is {'missing' if expected[tuple(where)] else 'not in the reference'}."
     if kind == "vjp" and not ref.any() and np.abs(got).max(initial=0.0) > allowed:
-        return f"the gradient is stopped in the reference (all zero), but reaches {np.abs(got).max():.3g} here."
+        return f"{OF_ZEROS} stopped in the reference (all zero), but reaches {np.abs(got).max():.3g} here."
     if kind == "vjp" and not got.any() and np.abs(ref).max(initial=0.0) > allowed:
-        return f"the gradient is zero here, but reaches {np.abs(ref).max():.3g} in the reference."
+        return f"{OF_ZEROS} zero here, but reaches {np.abs(ref).max():.3g} in the reference."
     return ""
 
 

@@ -94,14 +94,14 @@ def compare_live(reference: Implementation, candidate: Implementation, layer: La
 
 def _off_branches(layer: Layer, sample: Sample, rows: list[Row], again: Callable[[Sample], list[Row]]) -> list[Row]:
     """The rows, with those called equal that differ here but at no input beside."""
-    suspects = {_subject(row) for row in rows if not row.equal and not row.problem}
+    suspects = {_subject(row) for row in rows if not row.equal and not row.is_of_form}
     rng = generator(layer.name, "beside")
     for _ in range(BESIDE):
         if not suspects:
             return rows
         beside = replace(sample, inputs=shifted(sample.inputs, ASIDE, rng))
         suspects -= {_subject(row) for row in again(beside) if not row.equal}
-    return [replace(row, equal=True, at_branch=1) if _subject(row) in suspects else row for row in rows]
+    return [replace(row, equal=True, at_branch=1, problem="") if _subject(row) in suspects else row for row in rows]
 
 
 def _subject(row: Row) -> tuple[str, str, str]:
