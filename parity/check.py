@@ -79,12 +79,17 @@ class Judge:
 
     def rows(self, golden: Golden) -> Iterator[Row]:
         """Value rows in each recorded precision, then VJP rows."""
+        both = golden.vjps and "float64" in golden.outputs and hasattr(self.implementation, "run_and_vjp")
+        if both:
+            yield from self._values_and_gradients(golden)
         for dtype in golden.outputs:
-            yield from self._values(golden, dtype)
-        if golden.vjps:
+            if not (both and dtype == "float64"):
+                yield from self._values(golden, dtype)
+        if golden.vjps and not both:
             yield from self._gradients(golden)
 
     def _call(self, golden: Golden, dtype: str, method: Callable[..., Any], *more: object) -> Arrays | str:
+        """What the method gives, or what is wrong with it in words."""
         inputs = cast(golden.inputs, dtype)
         before = cast(golden.inputs, dtype)
         try:
@@ -103,14 +108,30 @@ class Judge:
                 return f"output {name} shares memory with one of the inputs; answer with arrays of your own."
         return result
 
+    def _values_and_gradients(self, golden: Golden) -> Iterator[Row]:
+        """Both in float64 from one call, where an implementation offers that."""
+        cotangents, wrt = cast(golden.cotangents, "float64"), sorted(golden.vjps)
+
+        def both(*asked: Any) -> Arrays:
+            values, vjps = self.implementation.run_and_vjp(*asked)  # type: ignore[attr-defined]
+            return {**{f"value:{k}": v for k, v in values.items()}, **{f"vjp:{k}": v for k, v in vjps.items()}}
+
+        result = self._call(golden, "float64", both, cotangents, wrt)
+        for kind, rows in (("value", self._value_rows), ("vjp", self._vjp_rows)):
+            own = result if isinstance(result, str) else _of_kind(result, kind)
+            yield from rows(golden, "float64", own)
+
     def _values(self, golden: Golden, dtype: str) -> Iterator[Row]:
         result: Arrays | str
         try:
             result = self._call(golden, dtype, self.implementation.run)
         except NotImplementedError:
             result = "raised NotImplementedError; leave a layer out of `layers` until it is there."
-        layer = REGISTRY[golden.layer]
-        shapes = {name: spec.shape(golden.settings) for name, spec in layer.outputs(golden.settings).items()}
+        yield from self._value_rows(golden, dtype, result)
+
+    def _value_rows(self, golden: Golden, dtype: str, result: Arrays | str) -> Iterator[Row]:
+        specs = REGISTRY[golden.layer].outputs(golden.settings)
+        shapes = {name: spec.shape(golden.settings) for name, spec in specs.items()}
         yield from self._rows(golden, "value", dtype, golden.outputs["float64"], result, shapes)
 
     def _gradients(self, golden: Golden) -> Iterator[Row]:
@@ -121,8 +142,11 @@ class Judge:
         except NotImplementedError:
             self.without_gradients.add(golden.layer)
             return
-        shapes = {name: golden.inputs[name].shape for name in wrt}
-        yield from self._rows(golden, "vjp", "float64", golden.vjps, result, shapes)
+        yield from self._vjp_rows(golden, "float64", result)
+
+    def _vjp_rows(self, golden: Golden, dtype: str, result: Arrays | str) -> Iterator[Row]:
+        shapes = {name: golden.inputs[name].shape for name in golden.vjps}
+        yield from self._rows(golden, "vjp", dtype, golden.vjps, result, shapes)
 
     def _rows(
         self,
@@ -148,6 +172,10 @@ class Judge:
                 )
         for name in sorted(set(result) - set(truth)) if isinstance(result, dict) else ():
             yield failed((golden.layer, golden.case, name), kind, dtype, "is not an output of this layer.")
+
+
+def _of_kind(arrays: Arrays, kind: str) -> Arrays:
+    return {name.removeprefix(f"{kind}:"): value for name, value in arrays.items() if name.startswith(f"{kind}:")}
 
 
 @dataclass

@@ -68,7 +68,7 @@ def reference(request: pytest.FixtureRequest, implementation: Implementation) ->
         speaking = _or_exit(live_reference)
     except NoLiveReference as error:
         end(f"{implementation.name} {NO_REFERENCE} here. {error}")
-    if speaking is implementation:
+    if speaking.name == implementation.name:
         end(f"{implementation.name} {NO_REFERENCE} here but itself, which would prove nothing.")
     return speaking
 

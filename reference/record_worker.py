@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -57,10 +58,18 @@ def cases(layer: Layer, traced: Traced) -> list[tuple[Case, Arrays, Settings, st
     return found
 
 
+def original() -> Any:
+    """The original, compiled as its users compile it."""
+    from reference.execution import AS_USERS_DO
+    from reference.original import implementation
+
+    implementation.compiler_options = AS_USERS_DO
+    return implementation
+
+
 def record_layer(layer: Layer, traced: Traced) -> list[Golden]:
     """Records every case of a layer."""
     from reference.measure import Measurement
-    from reference.original import implementation
 
     goldens = []
     for case, inputs, settings, origin in cases(layer, traced):
@@ -68,7 +77,7 @@ def record_layer(layer: Layer, traced: Traced) -> list[Golden]:
         plain = json.loads(json.dumps(settings))
         is_first = not goldens or origin == TEACHER_FORCED
         eager = is_first and not layer.name.startswith(TOO_LONG_EAGERLY)
-        golden = Measurement(implementation, layer, case, inputs, plain, eager).golden(origin)
+        golden = Measurement(original(), layer, case, inputs, plain, eager).golden(origin)
         goldens.append(golden)
         print(f"{golden.id}  {time.perf_counter() - started:.1f} s", flush=True)
     return goldens
@@ -77,10 +86,9 @@ def record_layer(layer: Layer, traced: Traced) -> list[Golden]:
 def real_learner_step() -> Traced:
     """What reaches each layer in the original's own life on Catch."""
     from reference.life import root
-    from reference.original import implementation
 
     inputs, settings = root()
-    return trace(lambda layer, x, s: implementation.run(layer, x, s, "float64"), inputs, settings)
+    return trace(lambda layer, x, s: original().run(layer, x, s, "float64"), inputs, settings)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
