@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from parity.bugs import PORT, Bug, catalogue
+from parity.bugs import Bug, catalogue, implementation_with
 from parity.bugs.patterns import patterns
-from parity.bugs.plant import load_edited
-from parity.bugs.reach import entered, is_reached, stored_cases
+from parity.bugs.reach import Entered, entered, is_reached, stored_cases
 from parity.check import Judge, cast, load
 from parity.compare import Row
 from parity.implementation import CannotRun, Implementation
@@ -26,7 +26,7 @@ from parity.layers import REGISTRY
 from parity.layers.spec import Arrays
 from parity.store import Accuracy, Golden, Store, reduced
 
-NO_NUMBERS = ("raised", "changed its input")
+NO_NUMBERS = ("raised", "changed its input", "expected ", "is missing", "is not an output")
 SINGLE = 1e-6  # what rounding to float32 somewhere inside may leave, relative to an output's scale
 Precision = Literal["within budget", "to float32 precision"]
 
@@ -41,6 +41,7 @@ class Finding:
         worst: the comparison furthest past its budget, as a sentence.
         mistakes: names of the catalogued mistakes that reproduce it, together; none if none fits.
         is_inherited: whether what was found upstream explains it already.
+        blocked_by: layers that this one consists of, which differ without a diagnosis: so it cannot have one either.
         precision: how well they reproduce it.
         scope: `everything`, or `values` where the gradients differ in another way.
         also: other mistakes that would explain this layer just as well.
@@ -52,6 +53,7 @@ class Finding:
     worst: str
     mistakes: list[str]
     is_inherited: bool = False
+    blocked_by: tuple[str, ...] = ()
     precision: str = "within budget"
     scope: str = "everything"
     also: tuple[str, ...] = ()
@@ -73,6 +75,8 @@ class Finding:
         found = [f"{self.layer} differs; {where}.", f"  {self.worst}"]
         if self.is_inherited:
             return [*found, f"  Nothing new: it inherits {' and '.join(self.mistakes)}."]
+        if self.blocked_by:
+            return [*found, f"  Not asked: {', '.join(self.blocked_by)} is part of it, and has no diagnosis."]
         for name in self.mistakes:
             bug = catalogue()[name]
             found += [f"  Mistake: {name} ({bug.origin}). {bug.explanation}", f"  Right:   {bug.formula}"]
@@ -104,7 +108,7 @@ class Suspect:
 
     def __init__(self, store: Store, candidate: Implementation, layer: str):
         """Runs the candidate on the layer's stored cases."""
-        self.store, self.candidate, self.layer = store, candidate, layer
+        self.candidate, self.layer = candidate, layer
         self.goldens = [load(store, layer, case) for case in stored_cases(store, layer)]
         judge = Judge(candidate)
         self.rows = {golden.case: list(judge.rows(golden)) for golden in self.goldens}
@@ -120,8 +124,8 @@ class Suspect:
 
     @property
     def failures(self) -> set[str]:
-        """How it fails without giving numbers."""
-        return {row.problem for row in self.different if row.problem.startswith(NO_NUMBERS)}
+        """How it fails without giving numbers; in float64, the precision in which it is asked."""
+        return _failures(self.different)
 
     def answers(self) -> list[Golden]:
         """The goldens with the candidate's answers in the place of the original's, the worst case first."""
@@ -148,12 +152,12 @@ class Suspect:
     def fit(self, bugs: Sequence[Bug], scope: str = "everything") -> Precision | None:
         """Whether the port with these mistakes gives the candidate's answers, and how exactly."""
         try:
-            mutant = load_edited(PORT, [edit for bug in bugs for edit in bug.edits])
+            mutant = implementation_with(*bugs)
         except CannotRun:  # two changes of the same line cannot be planted together
             return None
         if self.failures:
-            seen = {row.problem for golden in self.goldens for row in Judge(mutant).rows(golden) if row.problem}
-            return "within budget" if self.failures <= seen else None
+            seen = _failures([row for golden in self.goldens for row in Judge(mutant).rows(golden)])
+            return "within budget" if self.failures == seen else None
         return self._agreement(mutant, scope)
 
     def _agreement(self, mutant: Implementation, scope: str) -> Precision | None:
@@ -169,6 +173,10 @@ class Suspect:
         return precision
 
 
+def _failures(rows: Iterable[Row]) -> set[str]:
+    return {row.problem for row in rows if row.dtype == "float64" and row.problem.startswith(NO_NUMBERS)}
+
+
 def _reduced(given: Arrays, asked: Collection[str]) -> Arrays:
     return {name: reduced(np.asarray(given[name])) for name in asked if name in given}
 
@@ -181,17 +189,33 @@ def _rescaled(accuracy: Accuracy, values: np.ndarray) -> Accuracy:
     return Accuracy(scale, accuracy.sensitivity64 * growth, accuracy.distance32)
 
 
-def suspects_of(store: Store, layer: str) -> list[Bug]:
-    """The mistakes that can reach a layer, those named for it first."""
-    by = entered(store, load_edited(PORT, ()), layer)
-    reaching = [bug for bug in catalogue().values() if is_reached(bug.edits, by)]
-    return sorted(reaching, key=lambda bug: bug.layer != layer)
+class Map:
+    """Which functions of the port each layer enters, asked for once."""
+
+    def __init__(self, store: Store):
+        """Takes the goldens, whose inputs the layers run on."""
+        self.store, self._known = store, dict[str, Entered]()
+
+    def entered(self, layer: str) -> Entered:
+        """The functions that a layer enters."""
+        if layer not in self._known:
+            self._known[layer] = entered(self.store, implementation_with(), layer)
+        return self._known[layer]
+
+    def is_part_of(self, part: str, layer: str) -> bool:
+        """Whether a layer does within itself what another one does: it enters most of the same functions."""
+        own = {place for place in self.entered(part) if "adapter" not in Path(place[0]).parts}
+        return len(own & self.entered(layer)) > len(own) / 2
+
+    def suspects_of(self, layer: str) -> list[Bug]:
+        """The mistakes that can reach a layer, those named for it first."""
+        reaching = [bug for bug in catalogue().values() if is_reached(bug.edits, self.entered(layer))]
+        return sorted(reaching, key=lambda bug: bug.layer != layer)
 
 
-def explain(suspect: Suspect, feeding: list[str], known: Sequence[Bug]) -> Finding:
+def explain(suspect: Suspect, possible: Sequence[Bug], feeding: list[str], known: Sequence[Bug]) -> Finding:
     """Looks for the mistake, or the pair, behind one layer; `known` were found upstream."""
     finding = Finding(suspect.layer, feeding, suspect.worst.sentence(), [])
-    possible = suspects_of(suspect.store, suspect.layer)
     inherited = [bug for bug in known if bug in possible]
     if inherited and (precision := suspect.fit(inherited)):
         names = [bug.name for bug in inherited]
@@ -218,16 +242,19 @@ def diagnose(store: Store, candidate: Implementation, layers: Iterable[str]) -> 
     """Findings for the layers that differ, in the given (data-flow) order; none if all are equal."""
     findings: list[Finding] = []
     known: list[Bug] = []
-    bad: list[str] = []
+    where = Map(store)
     for layer in layers:
         if layer not in candidate.layers:
             continue
         suspect = Suspect(store, candidate, layer)
         if not suspect.different:
             continue
-        feeding = [name for name in bad if name in upstream(layer)]
-        bad.append(layer)
-        finding = explain(suspect, feeding, known)
+        feeding = [finding.layer for finding in findings if finding.layer in upstream(layer)]
+        blocked = [f.layer for f in findings if not f.mistakes and where.is_part_of(f.layer, layer)]
+        if blocked:
+            finding = Finding(layer, feeding, suspect.worst.sentence(), [], blocked_by=tuple(blocked))
+        else:
+            finding = explain(suspect, where.suspects_of(layer), feeding, known)
         known += [catalogue()[name] for name in finding.mistakes if not finding.is_inherited]
         findings.append(finding)
     return findings

@@ -4,8 +4,8 @@ Which of its layers are equal to the original, which differ and by how much, whi
 what that means for its users; for several releases, how the differences moved. With each difference of the newest
 release comes a file that shows it, to be sent to the port's authors.
 
-The package is never installed here by this command. Either it is (`pip install 'disco-parity[audit]'`), or its
-releases lie in folders of their own:
+The package is never installed here by this command. Either it is (`pip install --no-deps disco-torch==0.4.0`, the
+project's extra `audit`), or its releases lie in folders of their own:
 
     for v in 0.1.0 0.2.0 0.4.0; do pip install --no-deps --target DIR/$v disco-torch==$v; done
     python -m reports.audit disco_torch --versions 0.1.0,0.2.0,0.4.0 --from DIR --json verdict.json
@@ -166,7 +166,7 @@ def write_data(releases: list[Release], reasons: dict[str, str], out: Path) -> t
 
 
 def with_repros(release: Release, name: str, package_folder: Path, store: Store, out: Path, jobs: int) -> Release:
-    """Writes a file for each finding and runs it with the port alone; one that does not show it is an error."""
+    """Writes a file for each finding and runs it with the port alone; one that does not prove it is not kept."""
     folder = out / "repro" / release.version
     for old in folder.glob("repro_*.py"):
         old.unlink()
@@ -175,11 +175,10 @@ def with_repros(release: Release, name: str, package_folder: Path, store: Store,
         if finding.cause.shown is None:
             return finding
         path = repro.write(finding.cause, finding.place, release.version, DISTRIBUTIONS[name], store, folder)
-        code, printed = repro.run(path, package_folder)
-        if code != 1 or "Traceback" in printed:
-            last = (printed.strip().splitlines() or ["nothing was printed"])[-1]
-            raise CannotRun(f"{path} does not show its difference (exit code {code}): {last}")
-        return replace(finding, repro=f"repro/{release.version}/{path.name}", printed=printed.strip())
+        is_proof, printed = repro.proves(path, finding.cause, package_folder / name)
+        if not is_proof:
+            path.unlink()
+        return replace(finding, repro=f"repro/{release.version}/{path.name}" if is_proof else "", printed=printed)
 
     return replace(release, findings=in_parallel(shown, release.findings, jobs))
 
@@ -187,7 +186,10 @@ def with_repros(release: Release, name: str, package_folder: Path, store: Store,
 def audited(name: str, packages: dict[str, Path], out: Path, command: str, jobs: int = 2) -> page.Section:
     """The section of the page: the newest release in full, the others beside it."""
     known = importlib.import_module(f"reports.adapters.known_{name}")
-    releases = [examine(name, version, folder, known.CAUSES, jobs) for version, folder in packages.items()]
+    releases = []
+    for version, folder in packages.items():
+        print(f"judging {DISTRIBUTIONS[name]} {version} and tracing its differences", file=sys.stderr, flush=True)
+        releases.append(examine(name, version, folder, known.CAUSES, jobs))
     store = Store()
     out.mkdir(parents=True, exist_ok=True)
     releases[-1] = newest = with_repros(releases[-1], name, list(packages.values())[-1], store, out, jobs)

@@ -76,6 +76,7 @@ class Matrix:
 
 
 def _one_thread_each() -> None:
+    """For a process that has not loaded torch yet."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
 
@@ -99,8 +100,8 @@ class Hunt:
         """What each layer enters; proves that without a mistake there is nothing to find."""
         found = {ready.layer: ready for ready in self._all("the port as it is", prepared, [(name,) for name in layers])}
         for layer in layers:
-            if found[layer].differences:
-                raise CannotRun(f"The port itself differs, so nothing can be hunted in it: {found[layer].differences[0]}")
+            for difference in found[layer].differences:
+                raise CannotRun(f"The port itself differs, so nothing can be hunted in it: {difference}")
         return {layer: found[layer].enters for layer in layers}
 
     def stored(self, reached: Mapping[str, Entered]) -> None:
@@ -110,9 +111,11 @@ class Hunt:
 
     def live(self) -> None:
         """The live tier, at the layer where each mistake was found; the layers that compile longest come first."""
-        at: dict[str, list[str]] = {}
+        at: dict[str, dict[str, str]] = {}
         for bug in self.bugs:
-            at.setdefault(self.kills[bug.name].first or bug.layer, []).append(bug.name)
+            kill = self.kills[bug.name]
+            case = next((kill.cases[tier] for tier in kill.found_by if kill.layers[tier] == kill.first), "")
+            at.setdefault(kill.first or bug.layer, {})[bug.name] = case
         heaviest = sorted(at, key=list(REGISTRY).index, reverse=True)
         for found in self._all("live", hunt_live, [(layer, at[layer]) for layer in heaviest]):
             for name, (row, seconds) in found.items():
@@ -122,9 +125,9 @@ class Hunt:
 def run(bugs: Sequence[Bug], is_live: bool, processes: int = PROCESSES) -> Matrix:
     """Hunts the mistakes in all tiers, or in all but the live one."""
     start, before = time.perf_counter(), source_digest()
-    _one_thread_each()
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool, Progress(console=Console(stderr=True)) as progress:
+    workers = ProcessPoolExecutor(processes, mp_context=context, initializer=_one_thread_each)
+    with workers as pool, Progress(console=Console(stderr=True)) as progress:
         hunt = Hunt(bugs, pool, progress)
         hunt.stored(hunt.prepare(Store().layers()))
         spoke, can_speak = pool.submit(speaker).result() if is_live else (LEFT_OUT, False)

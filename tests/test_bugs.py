@@ -3,16 +3,19 @@
 import hashlib
 import importlib
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.progress import Progress
 
 from parity import bugs
-from parity.bugs import kill, plant, reach
+from parity.bugs import alive, kill, plant, reach
 from parity.bugs.kill import Kill
 from parity.implementation import CannotRun
 from parity.layers import REGISTRY
+from reports import bugs as report
 
 ROOT = Path(__file__).resolve().parents[1]
 CATALOGUE = bugs.catalogue()
@@ -218,10 +221,28 @@ def test_a_planted_mistake_is_found_at_its_layer(name):
     assert any(kill.first_difference(mutant, [bug.layer], tier) for tier in ("goldens", "gradients"))
 
 
-@pytest.mark.parametrize("layer", sorted({CATALOGUE[name].layer for name in THIRD}))
-def test_without_a_mistake_these_layers_are_equal(layer):
+def test_the_port_as_it_is_gives_nothing_to_find():
+    ready = kill.prepared("values/retrace")
+    assert ready.differences == []
+    assert ready.enters == kill.reached_by("values/retrace")
     clean = plant.load_edited(bugs.PORT, ())
-    assert not any(kill.first_difference(clean, [layer], tier) for tier in ("goldens", "gradients"))
+    assert not any(kill.first_difference(clean, ["values/retrace"], tier) for tier in kill.STORED)
+
+
+def test_a_port_that_differs_itself_is_no_ground_to_hunt_in(monkeypatch):
+    mutant = plant.load_edited(bugs.PORT, CATALOGUE["kl_the_other_way"].edits)
+    monkeypatch.setattr(kill, "unchanged", lambda: mutant)
+    wrong = kill.prepared("ops/kl")
+    assert "ops/kl" in wrong.differences[0]
+
+    class Pool:
+        def submit(self, function, *arguments):
+            done = Future()
+            done.set_result(wrong)
+            return done
+
+    with pytest.raises(CannotRun, match="The port itself differs"):
+        report.Hunt([], Pool(), Progress(disable=True)).prepare(["ops/kl"])
 
 
 def test_a_change_that_changes_nothing_survives():
@@ -230,9 +251,66 @@ def test_a_change_that_changes_nothing_survives():
     reached = {layer: kill.reached_by(layer) for layer in layers}
     hunted = kill.hunt(bugs.Bug("polyak_reversed", "optim", layers[0], (same,), "-", "-", "-"), reached)
     assert not hunted.found_by
+    matrix = report.Matrix([hunted], 1.0, "nobody")
+    assert not matrix.is_good
+    assert matrix.survivors == [hunted]
+    assert "0 of 1 planted mistakes found" in matrix.sentence()
 
 
 def test_layers_that_a_change_cannot_reach_are_not_judged():
     functions = kill.reached_by("meta/gate")
     assert reach.is_reached(CATALOGUE["gate_left_out"].edits, functions)
     assert not reach.is_reached(CATALOGUE["polyak_reversed"].edits, functions)
+
+
+class Counting:
+    """A reference that counts what it is asked."""
+
+    name, description, layers = "counting", "", ("ops/kl",)
+
+    def __init__(self):
+        self.asked = 0
+
+    def run(self, layer, inputs, settings, dtype):
+        self.asked += 1
+        return {"out": inputs["x"] * 2}
+
+
+def test_a_reference_is_asked_each_question_once():
+    inner = Counting()
+    reference = alive.Remembering(inner)
+    questions = [(np.ones(2), {"K": 3}), (np.ones(2), {"K": 3}), (np.zeros(2), {"K": 3}), (np.ones(2), {"K": 4})]
+    for x, settings in questions:
+        assert np.array_equal(reference.run("ops/kl", {"x": x}, settings, "float64")["out"], x * 2)
+    assert inner.asked == 3
+    assert not hasattr(reference, "evaluate")
+
+
+def test_a_mistake_is_found_live(monkeypatch):
+    clean = plant.load_edited(bugs.PORT, ())
+    monkeypatch.setattr(alive.live, "live_reference", lambda: clean)  # the real ones compile for seconds
+    row, _ = alive.hunt_live("ops/kl", {"kl_the_other_way": "plain"})["kl_the_other_way"]
+    assert (row.layer, row.equal) == ("ops/kl", False)
+
+
+def test_a_mistake_that_needs_another_setting_is_found_live(monkeypatch):
+    clean = plant.load_edited(bugs.PORT, ())
+    monkeypatch.setattr(alive.live, "live_reference", lambda: clean)
+    layer, name = "values/loss_from_target", "squared_error_without_half"
+    case = next(case.name for case in REGISTRY[layer].cases if not REGISTRY[layer].case_settings(case)["categorical"])
+    assert alive.hunt_live(layer, {name: "plain"})[name][0] is None
+    assert alive.hunt_live(layer, {name: case})[name][0] is not None
+
+
+def test_a_port_that_differs_live_is_no_ground_to_hunt_in(monkeypatch):
+    other = plant.load_edited(bugs.PORT, CATALOGUE["kl_the_other_way"].edits)
+    monkeypatch.setattr(alive.live, "live_reference", lambda: other)
+    with pytest.raises(CannotRun, match="The port itself differs live"):
+        alive.hunt_live("ops/kl", {})
+
+
+def test_live_samples_are_of_one_size():
+    layer = REGISTRY["values/retrace"]
+    tried = alive.samples(layer)
+    assert len(tried) == alive.SAMPLES
+    assert all(sample.settings == tried[0].settings for sample in tried)

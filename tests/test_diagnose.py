@@ -13,6 +13,7 @@ from parity.bugs import patterns
 from parity.bugs.plant import Edit, load_edited
 from parity.diagnose import diagnose, upstream
 from parity.store import Store
+from tests import toy
 
 STORE = Store()
 
@@ -98,6 +99,25 @@ def test_an_unknown_mistake_is_called_unknown_and_its_pattern_shown():
     assert finding.mistakes == []
     assert "No catalogued mistake fits." in text
     assert "It is 3 times the right answer throughout." in text
+
+
+def test_a_layer_with_an_unexplained_part_is_not_asked():
+    odd = Edit("port.ops", "return expectation(log_p - log_q, log_p)", "return expectation(log_p - 0.7 * log_q, log_p)")
+    first, second = diagnose(STORE, Candidate(odd), ["ops/kl", "disco/agent_loss"])
+    assert (first.mistakes, first.blocked_by) == ([], ())
+    assert second.blocked_by == ("ops/kl",)
+    assert "Not asked: ops/kl is part of it" in "\n".join(second.lines())
+
+
+def test_outputs_of_the_wrong_form_are_recognised():
+    (finding,) = diagnose(STORE, with_mistakes("model_heads_in_sorted_order"), ["agent/actor_step"])
+    assert finding.mistakes == ["model_heads_in_sorted_order"]
+
+
+def test_the_toy_is_told_its_one_mistake():
+    (finding,) = diagnose(STORE, toy.implementation, STORE.layers())
+    assert (finding.layer, finding.mistakes) == ("values/retrace", ["retrace_index_too_late"])
+    assert diagnose(STORE, toy.right, STORE.layers()) == []
 
 
 @pytest.fixture

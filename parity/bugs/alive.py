@@ -7,16 +7,17 @@ layer are judged together, and the reference is asked everything once.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from parity import live
 from parity.bugs import PORT, catalogue
-from parity.bugs.plant import load_edited
+from parity.bugs.plant import Edit, load_edited
 from parity.compare import Row
-from parity.implementation import Implementation
+from parity.exactness import Sample
+from parity.implementation import CannotRun, Implementation
 from parity.layers import REGISTRY
 from parity.layers.spec import Arrays, Layer, Settings
 from parity.store import digest
@@ -75,20 +76,40 @@ def speaker() -> tuple[str, bool]:
         return str(reason), False
 
 
-def samples(layer: Layer) -> list[live.Sample]:
-    """Inputs like those of a layer's first cases, drawn anew; all of one size, for which the reference compiles once."""
+def samples(layer: Layer) -> list[Sample]:
+    """Inputs like those of a layer's first cases, drawn anew; all of one size, since the reference compiles for it."""
     first, *others = layer.cases
-    alike = [c for c in others if (c.settings, c.dtypes, c.gradients) == (first.settings, first.dtypes, first.gradients)]
+    alike = [
+        c for c in others if (c.settings, c.dtypes, c.gradients) == (first.settings, first.dtypes, first.gradients)
+    ]
     return [live.drawn(layer, case, seed=0) for case in [first, *alike][:SAMPLES]]
 
 
-def hunt_live(layer: str, names: Sequence[str]) -> Found:
-    """Judges each mistake at one layer; name -> the comparison that found it, if any, and the seconds it took."""
+def hunt_live(layer: str, cases: Mapping[str, str]) -> Found:
+    """Judges mistakes at one layer.
+
+    Args:
+        layer: its name.
+        cases: mistake -> the stored case that found it; its like is tried where the samples of one size show nothing.
+
+    Returns:
+        Mistake -> the comparison that found it, if any, and the seconds it took.
+    """
     reference, entry, found = Remembering(live.live_reference()), REGISTRY[layer], Found()
-    tried = samples(entry)
-    for name in names:
-        start = time.perf_counter()
-        candidate = load_edited(PORT, catalogue()[name].edits)
-        rows = (row for sample in tried for row in live.compare_live(reference, candidate, entry, sample))
-        found[name] = next((row for row in rows if not row.equal), None), time.perf_counter() - start
+    tried, named = samples(entry), {case.name: case for case in entry.cases}
+
+    def first_difference(edits: Sequence[Edit], inputs: Sequence[Sample]) -> Row | None:
+        candidate = load_edited(PORT, edits)
+        rows = (row for sample in inputs for row in live.compare_live(reference, candidate, entry, sample))
+        return next((row for row in rows if not row.equal), None)
+
+    without = first_difference((), tried)
+    if without:
+        raise CannotRun(f"The port itself differs live, so nothing can be hunted in it: {without.sentence()}")
+    for name, case in cases.items():
+        start, edits = time.perf_counter(), catalogue()[name].edits
+        row = first_difference(edits, tried)
+        if row is None and case in named:
+            row = first_difference(edits, [live.drawn(entry, named[case], seed=0)])
+        found[name] = row, time.perf_counter() - start
     return found

@@ -35,6 +35,7 @@ class Kill:
         named: the layer it should be found at.
         layers: tier -> first layer that differs; empty if none does; NOT_RUN where the tier did not run.
         checks: tier -> the comparison that found it.
+        cases: tier -> the case it was found on.
         seconds: tier -> how long it took, up to the find or to the end.
     """
 
@@ -42,6 +43,7 @@ class Kill:
     named: str
     layers: dict[str, str] = field(default_factory=dict)
     checks: dict[str, str] = field(default_factory=dict)
+    cases: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -64,7 +66,7 @@ class Kill:
         """Takes down what a tier came to."""
         self.layers[tier], self.seconds[tier] = row.layer if row else "", seconds
         if row:
-            self.checks[tier] = row.sentence()
+            self.checks[tier], self.cases[tier] = row.sentence(), row.case
 
     def as_json(self) -> dict[str, Any]:
         """The kill for machines."""
@@ -100,7 +102,7 @@ def reached_by(layer: str) -> Entered:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A layer of the port as it is: what it enters, and how it differs; if it does, a mistake found there proves nothing."""
+    """A layer of the port as it is: what it enters, and how it differs; if it does, a find there proves nothing."""
 
     layer: str
     enters: Entered

@@ -6,7 +6,6 @@ from reports.adapters.causes import Cause, Shown
 
 DISTRIBUTION = "disco-torch"
 VALUE_UTILS = "disco_rl/value_fns/value_utils.py"
-NO_GRADIENT_IN_TRAINER = "The package's own trainer runs this without gradients, so training with it is not affected."
 
 OUTSIDE = (
     "The language-model adapter (adapter.py, grpo.py), which has no counterpart in the original; the replay buffer and "
@@ -91,10 +90,15 @@ logs = trainer._gradient_step(
         "rewards": x["rollout/rewards"][1:],
         "discounts": x["rollout/discounts"][1:].to(DTYPE),
         "agent_out": {"logits": x["rollout/logits"]},
+        # The discount at each first observation: not read by the package, which has no name for it yet.
+        "previous_discounts": x["rollout/discounts"][:-1],
     }
 )
 """
 TRAINER_IMPORTS = "from disco_torch import DiscoTrainer, DiscoUpdateRule"
+NETWORK = (
+    "The agent network's outputs (agent_out) were computed by disco-parity's port, which is equal to the original's."
+)
 
 CAUSES = (
     Cause(
@@ -128,14 +132,15 @@ CAUSES = (
         right="weights = discounts[:-1] > 0, with discounts[0] that of the first observation",
         means="Rollouts that begin right after an episode's end are affected: one more step is learned from and the "
         "average is taken over one more. Others are not.",
+        reach="trainer",
         cites=r"shift = torch\.cat",
         shown=Shown(
             *("agent/loss", "terminal_first", "total_loss", "value", "float64"),
             TRAINER_IMPORTS,
             LEARNER + 'got = torch.tensor(logs["total_loss"], dtype=DTYPE)',
             allowed=1e-4,
-            note="The tolerance is wide because the 1e-5 of the two-hot targets enters as well. In this rollout every "
-            "environment's first step follows an episode's end.",
+            note="In this rollout every environment's first step follows an episode's end. The tolerance is wide, "
+            f"because the 1e-5 of the two-hot targets enters as well. {NETWORK}",
         ),
     ),
     Cause(
@@ -181,33 +186,6 @@ CAUSES = (
         ),
     ),
     Cause(
-        name="two_hot_position",
-        title="Two-hot weights are taken from the position in the range",
-        module="utils.py",
-        edits=(
-            (
-                r"frac = idx - lo\.float\(\)",
-                "frac = 1.0 - (((lo + 1) / (num_bins - 1)) * (max_value - min_value) + min_value - value) / bin_width",
-            ),
-        ),
-        original="rlax.transform_to_2hot",
-        says="The weight is the fraction of the position (v - min) / width; the original takes the distance of v from "
-        "the bin's own value. In float64 there is no difference. In float32 a position between 256 and 512, which is "
-        "where Disco103's 601 bins have their middle, is only good to 1.5e-5.",
-        right="w_below = (value of the bin above - v) / (width + 1e-5)",
-        means="In float32 the targets of the value loss carry an error of up to 1.5e-5, where the original's own is "
-        "about 1e-7.",
-        reach="rounding",
-        shown=Shown(
-            *("recorded", "two_hot", "weights", "value", "float32"),
-            "from disco_torch.utils import transform_to_2hot",
-            'limit = SETTINGS["max_abs_value"]\nprobs = transform_to_2hot(x["x"], -limit, limit, SETTINGS["K"])\n'
-            'got = torch.stack([probs.gather(1, x["index"][:, None] + i)[:, 0] for i in (0, 1)], dim=1)',
-            note="The inputs lie just below a bin, where the missing 1e-5 changes less than is allowed.",
-            what="weights of the two bins around each number (float32)",
-        ),
-    ),
-    Cause(
         name="vtrace_advantage",
         title="V-trace's advantage bootstraps without lambda",
         module="value_utils.py",
@@ -221,8 +199,8 @@ CAUSES = (
         says="The advantage bootstraps from the next V-trace target; the original from a mixture of it (lambda) and "
         "the next value (1 - lambda). The V-trace errors, in the same function, are equal.",
         right="adv[t] = rho[t] * (r[t] + d[t] * (lambda * target[t+1] + (1 - lambda) * V[t+1]) - V[t])",
-        means="The Disco rule uses Retrace and never calls this, so training with Disco103 is not affected; somebody "
-        "who builds an actor-critic on this function is. With lambda = 1 the two are the same.",
+        means="The Disco rule uses Retrace, so training with Disco103 is not affected; an actor-critic built on this "
+        "function is. With lambda = 1 the two are the same.",
         reach="direct",
         shown=Shown(
             *("recorded", "vtrace/unit_normal", "adv", "value", "float64"),
@@ -242,8 +220,7 @@ CAUSES = (
         original="rlax.vtrace_td_error_and_advantage (stop_target_gradients=True)",
         says="The targets keep their gradient; the original stops it. The values are the same.",
         right="errors = stop_gradient(errors + V) - V",
-        means="The package never calls this function, and a loss that detaches its target is not affected; a value "
-        "loss built directly on these errors is.",
+        means="A value loss that detaches its target is not affected; one built directly on these errors is.",
         reach="direct",
         shown=Shown(
             *("recorded", "vtrace/unit_normal", "rewards", "vjp", "float64"),
@@ -261,7 +238,7 @@ CAUSES = (
         says="inverse_signed_hyperbolic does not undo signed_hyperbolic; signed_hyperbolic_inv beside it does, "
         "and is the one that the package itself calls.",
         right="sign(x) * (((sqrt(1 + 4 e (e + 1 + |x|)) - 1) / (2 e))^2 - 1), e = 0.001",
-        means="Only somebody who calls this function directly is affected.",
+        means="What it gives is not the number that signed_hyperbolic was given.",
         reach="direct",
         cites=r"def inverse_signed_hyperbolic",
         shown=Shown(
@@ -278,9 +255,10 @@ CAUSES = (
         original=VALUE_UTILS + "::estimate_q_values (stop_target_gradients=True)",
         says="The targets are used from here on with their gradient; the original stops it. The values are the same.",
         right="G = stop_gradient(G)",
-        means=f"{NO_GRADIENT_IN_TRAINER} Somebody who differentiates through the targets (meta-training, or a value "
-        "loss of one's own) gets gradients that the original does not have.",
+        means="Somebody who differentiates through the targets (meta-training, or a value loss of one's own) gets "
+        "gradients that the original does not have.",
         reach="gradients",
+        cites=r"adv = q_target - target_values",
         shown=Shown(
             *("values/retrace", "B1", "rewards", "vjp", "float64"),
             "from disco_torch import value_utils",
@@ -297,7 +275,7 @@ CAUSES = (
         says="Where actions tie for the maximum, the whole gradient goes to one of them; the original divides it "
         "between them. Values are the same, and so are gradients where there is no tie.",
         right="amax instead of max: its gradient is divided among equal entries",
-        means=f"{NO_GRADIENT_IN_TRAINER} Either is a valid subgradient; somebody who meta-trains gets another one.",
+        means="Either is a valid subgradient; somebody who meta-trains gets another one.",
         reach="gradients",
         shown=Shown(
             *("transforms/max_a", "ties", "x", "vjp", "float64"),
@@ -311,11 +289,11 @@ CAUSES = (
         module="utils.py",
         edits=((r"\.square\(\) - 1\.0\)\.clamp\(min=0\.0\)\n", ".square() - 1.0)\n"),),
         original="rlax.SIGNED_HYPERBOLIC_PAIR",
-        says="The magnitude is clamped at 0. In float32 rounding makes it negative for inputs below about 2e-5; the "
-        "value 0 that then comes out is no further from the truth than the original's, but the derivative is 0 "
-        "instead of 2. In float64 no recorded input shows a difference.",
+        says="The magnitude is clamped at 0. In float32 rounding makes it negative for inputs below about 2e-5. At the "
+        "recorded inputs the 0 that then comes out is no further from the truth than what the original gives, but the "
+        "derivative is 0 as well. In float64 no recorded input shows a difference.",
         right="no clamp: the derivative near 0 is 1.996",
-        means=f"{NO_GRADIENT_IN_TRAINER} Somebody who differentiates through values near 0 in float32 loses gradients.",
+        means="Somebody who differentiates through values near 0 in float32 loses gradients.",
         reach="gradients",
         cites=r"\.square\(\) - 1\.0\)\.clamp\(min=0\.0\)\n",
         shown=Shown(
@@ -333,7 +311,7 @@ CAUSES = (
         original=VALUE_UTILS + "::get_value_outs",
         says="The flags are cast to float32, so that 0.997 is rounded to float32 even if everything else is float64.",
         right="discounts in the precision of the values",
-        means="Only somebody who computes in float64 is affected: results carry float32's rounding of the discount.",
+        means="Results carry float32's rounding of the discount.",
         reach="float64",
         shown=Shown(
             *("values/outs", "T1", "q_target", "value", "float64"),
@@ -365,13 +343,13 @@ CAUSES = (
         original="disco_rl/agent.py::Agent._loss",
         says="The weights are cast to float32, where the 1e-8 that is added to their sum is lost in rounding.",
         right="sum(weights * loss) / (sum(weights) + 1e-8) in the precision of the loss",
-        means="Only somebody who computes in float64 is affected, by at most 1e-8 of the loss.",
+        means="The loss is larger by at most 1e-8 of itself.",
         reach="float64",
         shown=Shown(
             *("agent/loss", "T1_B1", "grads/mlp/~_head_pass/torso_head/~/linear_0/b", "value", "float64"),
             TRAINER_IMPORTS,
             LEARNER + "got = trainer.agent.bias.grad",
-            note="The gradient of the policy head's bias, which no other difference reaches.",
+            note=f"Compared is the gradient of the policy head's bias, which no other difference reaches. {NETWORK}",
         ),
     ),
     Cause(
@@ -382,7 +360,8 @@ CAUSES = (
         original="rlax.signed_logp1",
         says="The sum is rounded before the logarithm is taken.",
         right="sign(x) * log1p(|x|)",
-        means="Small inputs lose a few units in the last place in float32. In float64 it is within the budget.",
+        means="In float32 the results of small inputs are off by up to 6e-8 however small they are, where the original "
+        "keeps its relative precision. In float64 it is within the budget.",
         reach="rounding",
         shown=Shown(
             *("transforms/sign_log", "teacher_forced", "out", "value", "float32"),
@@ -435,6 +414,7 @@ CAUSES = (
         "episode's end and keeps the terminal one.",
         right="weights = discounts[:-1] > 0",
         means="The step at which the outcome becomes known is not learned from.",
+        reach="trainer",
     ),
     Cause(
         name="clip_before_adam",
@@ -458,6 +438,7 @@ CAUSES = (
         right="update = -learning_rate * clip(m / (sqrt(v) + 1e-8), -1, 1)",
         means="Gradients larger than the bound lose their size before Adam sees them, and updates larger than the "
         "bound pass.",
+        reach="trainer",
     ),
     Cause(
         name="many_steps",
@@ -466,8 +447,9 @@ CAUSES = (
         edits=((r"replay_ratio: int = 32", "replay_ratio: int = 1"),),
         original="colabs/eval.ipynb, training loop",
         says="The trainer takes 32 gradient steps for each rollout unless told otherwise; the original's evaluation "
-        "takes one, on a batch of 64 trajectories from two environments.",
+        "takes one, on a batch of 64 trajectories from its replay buffer.",
         right="one learner step for each rollout",
         means="The agent learns 32 times as often from the same experience.",
+        reach="trainer",
     ),
 )

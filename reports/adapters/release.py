@@ -193,8 +193,8 @@ def find_packages(name: str, folder: Path | None, versions: Sequence[str]) -> di
         spec = importlib.util.find_spec(name)
         if spec is None or not spec.submodule_search_locations:
             raise CannotRun(
-                f"{distribution} is not installed here. Install the pinned release with "
-                f"pip install 'disco-parity[audit]', or put releases beside each other with: {INSTALL}."
+                f"{distribution} is not installed here. Install it with pip install --no-deps disco-torch==0.4.0 (the "
+                f"extra `audit` of this project), or put releases beside each other with: {INSTALL}."
             )
         package = Path(next(iter(spec.submodule_search_locations)))
         return {importlib.metadata.version(distribution): package.parent}

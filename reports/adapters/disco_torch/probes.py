@@ -1,7 +1,7 @@
 """What of `disco-torch` is not a layer of the registry, judged all the same on figures recorded from the original.
 
 V-trace, until the registry has it; the second inverse of the signed hyperbolic, on the goldens of that inverse; the
-first one near 0 in float32; the trainer's settings; and how many gradient steps it takes for each rollout.
+first one near 0 in float32; the settings; and how many gradient steps the trainer takes for each rollout.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def near_zero_rows() -> list[Row]:
     (derivative,) = torch.autograd.grad(value.sum(), x)
     found = []
     for kind, name, got in (("value", "value", value.detach()), ("vjp", "derivative", derivative)):
-        ref, accuracy = recorded.in_float32("near_zero", name)
+        ref, accuracy = recorded.near_zero(name)
         found.append(compare((NEAR_ZERO, "recorded", name), kind, "float32", ref, got.numpy(), accuracy))
     return found
 
