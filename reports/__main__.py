@@ -13,9 +13,9 @@ from pathlib import Path
 
 from parity.implementation import CannotRun
 from parity.store import FixtureError, write_atomically
-from reports import page, parity
+from reports import audit, bugs, page, parity
 
-SECTIONS = (parity.section,)
+SECTIONS = (parity.section, bugs.section, audit.section)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
