@@ -16,7 +16,7 @@ from parity import expected
 from parity import trace as tracing
 from parity.check import Outcome, check_layer
 from parity.expected import problems, unexpected
-from parity.implementation import CannotRun, load
+from parity.implementation import CannotRun, Implementation, did_you_mean, load
 from parity.layers import REGISTRY
 from parity.new import template
 from parity.store import FixtureError, Store, write_atomically
@@ -66,7 +66,7 @@ def chosen(layers: Sequence[str], known: Sequence[str]) -> list[str]:
     """The named layers in data-flow order; all of them if none is named."""
     unknown = [name for name in layers if name not in known]
     if unknown:
-        raise CannotRun(f"No layer is called {unknown[0]!r}; `python -m parity list` shows them all.")
+        raise CannotRun(f"No layer is called {unknown[0]!r}. {did_you_mean(unknown[0])}")
     return [name for name in known if not layers or name in layers]
 
 
@@ -92,7 +92,8 @@ def list_layers(args: argparse.Namespace) -> int:
 def check(args: argparse.Namespace) -> int:
     """Compares, prints the table, and says what differs."""
     store, implementation, entries = Store(), load(args.impl), expected.load(args.expected)
-    console = Console()
+    _require_some(implementation)
+    console = Console() if sys.stdout.isatty() else Console(width=120)
     print(provenance(store, implementation.name, implementation.description))
     outcome = Outcome()
     for layer in track(chosen(args.layers, store.layers()), "comparing", console=Console(stderr=True), transient=True):
@@ -102,8 +103,15 @@ def check(args: argparse.Namespace) -> int:
         print(line)
     _write_json(args.json, [row.as_json() for row in outcome.rows])
     bad = unexpected(outcome.rows, entries) or problems(outcome.rows, entries)
-    lacking = outcome.not_provided or outcome.without_gradients
+    lacking = [*outcome.not_provided, *(f"the VJP of {layer}" for layer in sorted(outcome.without_gradients))]
+    if args.strict and lacking:
+        print(f"--strict: {lacking[0]}{f' and {len(lacking) - 1} more are' if lacking[1:] else ' is'} not provided.")
     return 1 if bad or (args.strict and lacking) else 0
+
+
+def _require_some(implementation: Implementation) -> None:
+    if not implementation.layers:
+        raise CannotRun(f"{implementation.name} provides no layer yet; name those that you have in `layers`.")
 
 
 def trace(args: argparse.Namespace) -> int:
@@ -124,6 +132,7 @@ def trace(args: argparse.Namespace) -> int:
 def diagnose(args: argparse.Namespace) -> int:
     """Says what is wrong with each layer that differs, and what would be right."""
     store, implementation = Store(), load(args.impl)
+    _require_some(implementation)
     layers = [layer for layer in chosen(args.layers, store.layers()) if layer in implementation.layers]
     print(provenance(store, implementation.name, implementation.description))
     shown = track(layers, "asking", console=Console(stderr=True), transient=True)

@@ -8,15 +8,16 @@ its own. Where no single mistake fits, pairs of mistakes of the same layer are t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from parity.bugs import Bug, catalogue, implementation_with
+from parity.bugs.finding import Finding, closing_line
 from parity.bugs.patterns import patterns
 from parity.bugs.reach import Entered, entered, is_reached, stored_cases
 from parity.check import Judge, cast, load
@@ -26,69 +27,12 @@ from parity.layers import REGISTRY
 from parity.layers.spec import Arrays
 from parity.store import Accuracy, Golden, Store, reduced
 
+__all__ = ["Finding", "closing_line", "diagnose"]
+
 NO_NUMBERS = ("raised", "changed its input", "expected ", "is missing", "is not an output")
 SINGLE = 1e-6  # what rounding to float32 somewhere inside may leave, relative to an output's scale
+ROUNDS_MORE = "Equal in float64, so the formula is right; in float32 it is less exact than the original is."
 Precision = Literal["within budget", "to float32 precision"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What is wrong with one layer.
-
-    Attributes:
-        layer: its name.
-        feeding: layers upstream of it that differ as well; none means that the error is its own.
-        worst: the comparison furthest past its budget, as a sentence.
-        mistakes: names of the catalogued mistakes that reproduce it, together; none if none fits.
-        is_inherited: whether what was found upstream explains it already.
-        blocked_by: layers that this one consists of, which differ without a diagnosis: so it cannot have one either.
-        precision: how well they reproduce it.
-        scope: `everything`, or `values` where the gradients differ in another way.
-        also: other mistakes that would explain this layer just as well.
-        patterns: what the error looks like, where no mistake fits.
-    """
-
-    layer: str
-    feeding: list[str]
-    worst: str
-    mistakes: list[str]
-    is_inherited: bool = False
-    blocked_by: tuple[str, ...] = ()
-    precision: str = "within budget"
-    scope: str = "everything"
-    also: tuple[str, ...] = ()
-    patterns: tuple[str, ...] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        """The finding for machines, with what the catalogue says about each mistake."""
-        about = [
-            {k: getattr(catalogue()[name], k) for k in ("name", "explanation", "formula", "origin")}
-            for name in self.mistakes
-        ]
-        return asdict(self) | {"mistakes": about}
-
-    def lines(self) -> list[str]:
-        """The finding for people."""
-        where = (
-            f"of what feeds it, {', '.join(self.feeding)} differs too" if self.feeding else "all that feeds it is equal"
-        )
-        found = [f"{self.layer} differs; {where}.", f"  {self.worst}"]
-        if self.is_inherited:
-            return [*found, f"  Nothing new: it inherits {' and '.join(self.mistakes)}."]
-        if self.blocked_by:
-            return [*found, f"  Not asked: {', '.join(self.blocked_by)} is part of it, and has no diagnosis."]
-        for name in self.mistakes:
-            bug = catalogue()[name]
-            found += [f"  Mistake: {name} ({bug.origin}). {bug.explanation}", f"  Right:   {bug.formula}"]
-        if self.mistakes and self.precision != "within budget":
-            found.append("  It fits to float32 precision only: something is computed in float32 as well.")
-        if self.mistakes and self.scope == "values":
-            found.append("  It explains the values; the gradients differ in another way.")
-        if self.also:
-            found.append(f"  On this layer the same numbers come from: {', '.join(self.also)}.")
-        if not self.mistakes:
-            found += ["  No catalogued mistake fits.", *(f"  {sentence}" for sentence in self.patterns)]
-        return found
 
 
 def upstream(layer: str) -> set[str]:
@@ -121,6 +65,12 @@ class Suspect:
         """The comparison furthest past its budget, values in float64 before all others."""
         rank = {("value", "float64"): 2, ("vjp", "float64"): 1}
         return max(self.different, key=lambda row: (rank.get((row.kind, row.dtype), 0), row.ratio))
+
+    def equal_on(self) -> str:
+        """The cases that do not show it, in words: what is special about them leads to it."""
+        wrong = {row.case for row in self.different}
+        right = [golden.case for golden in self.goldens if golden.case not in wrong]
+        return f"It is equal on {', '.join(right)}." if right else "It differs on every case."
 
     @property
     def failures(self) -> set[str]:
@@ -213,60 +163,83 @@ class Map:
         return sorted(reaching, key=lambda bug: bug.layer != layer)
 
 
-def explain(suspect: Suspect, possible: Sequence[Bug], feeding: list[str], known: Sequence[Bug]) -> Finding:
-    """Looks for the mistake, or the pair, behind one layer; `known` were found upstream."""
+Groups = Iterable[tuple[Bug, ...]]
+
+
+def attempts(
+    suspect: Suspect, possible: Sequence[Bug], inherited: Sequence[Bug], equal: Collection[str]
+) -> Iterator[tuple[Groups, str]]:
+    """What to try, the likeliest first: groups of mistakes, and in which scope they must fit.
+
+    A mistake that would have shown at a layer that is equal comes late: it can only be one if the candidate does there
+    and here the same thing in two ways.
+    """
+    new = [bug for bug in possible if bug not in inherited]
+    open_, settled = ([bug for bug in new if (bug.layer in equal) is known] for known in (False, True))
+    own = [bug for bug in new if bug.layer == suspect.layer]
+    together = tuple(inherited)
+    yield ((*together, bug) for bug in open_), "everything"
+    yield ((*together, *pair) for pair in combinations(own, 2)), "everything"
+    if inherited:
+        yield ((bug,) for bug in open_), "everything"
+    yield ((*together, bug) for bug in settled), "everything"
+    if suspect.has_gradients and suspect.worst.kind != "vjp":
+        yield ((*together, bug) for bug in [*open_, *settled]), "values"
+
+
+def explain(
+    suspect: Suspect, possible: Sequence[Bug], feeding: list[str], known: Sequence[Bug], equal: Collection[str]
+) -> Finding:
+    """Looks for the mistake, or the pair, behind one layer.
+
+    Args:
+        suspect: the layer.
+        possible: mistakes that can reach it.
+        feeding: layers upstream that differ.
+        known: mistakes found upstream.
+        equal: layers that do not differ.
+    """
     finding = Finding(suspect.layer, feeding, suspect.worst.sentence(), [])
+    if all(row.dtype == "float32" for row in suspect.different):
+        return replace(finding, patterns=(ROUNDS_MORE,))
     inherited = [bug for bug in known if bug in possible]
     if inherited and (precision := suspect.fit(inherited)):
         names = [bug.name for bug in inherited]
         return replace(finding, mistakes=names, is_inherited=True, precision=precision)
-    new = [bug for bug in possible if bug not in inherited]
-    own = [bug for bug in new if bug.layer == suspect.layer]
-    attempts: list[tuple[Iterable[tuple[Bug, ...]], str]] = [(((bug,) for bug in new), "everything")]
-    attempts += [(combinations(own, 2), "everything")]
-    if suspect.has_gradients:
-        attempts += [(((bug,) for bug in new), "values")]
-    for groups, scope in attempts:
-        if scope == "values" and suspect.worst.kind == "vjp":
-            continue
-        fits = {group: fit for group in groups if (fit := suspect.fit([*inherited, *group], scope))}
+    for groups, scope in attempts(suspect, possible, inherited, equal):
+        fits = {group: fit for group in groups if (fit := suspect.fit(group, scope))}
         if fits:
             best, *others = sorted(fits, key=lambda group: fits[group] != "within budget")
-            also = tuple(" + ".join(bug.name for bug in group) for group in others if fits[group] == fits[best])
-            names = [bug.name for bug in best]
+            also = tuple(" + ".join(_names(group, inherited)) for group in others if fits[group] == fits[best])
+            names = _names(best, inherited)
             return replace(finding, mistakes=names, precision=fits[best], scope=scope, also=also)
-    return replace(finding, patterns=tuple(patterns(suspect.goldens, suspect.candidate, suspect.worst)))
+    found = patterns(suspect.goldens, suspect.candidate, suspect.worst)
+    return replace(finding, patterns=(*found, suspect.equal_on()))
+
+
+def _names(group: Sequence[Bug], inherited: Sequence[Bug]) -> list[str]:
+    return [bug.name for bug in group if bug not in inherited]
 
 
 def diagnose(store: Store, candidate: Implementation, layers: Iterable[str]) -> list[Finding]:
     """Findings for the layers that differ, in the given (data-flow) order; none if all are equal."""
     findings: list[Finding] = []
     known: list[Bug] = []
+    equal: set[str] = set()
     where = Map(store)
     for layer in layers:
         if layer not in candidate.layers:
             continue
         suspect = Suspect(store, candidate, layer)
         if not suspect.different:
+            equal.add(layer)
             continue
         feeding = [finding.layer for finding in findings if finding.layer in upstream(layer)]
         blocked = [f.layer for f in findings if not f.mistakes and where.is_part_of(f.layer, layer)]
         if blocked:
             finding = Finding(layer, feeding, suspect.worst.sentence(), [], blocked_by=tuple(blocked))
         else:
-            finding = explain(suspect, where.suspects_of(layer), feeding, known)
+            finding = explain(suspect, where.suspects_of(layer), feeding, known, equal)
         known += [catalogue()[name] for name in finding.mistakes if not finding.is_inherited]
         findings.append(finding)
     return findings
-
-
-def closing_line(findings: Sequence[Finding], compared: int) -> str:
-    """The verdict in a sentence."""
-    if not findings:
-        return f"{compared} layers compared on their stored cases: all equal, nothing to diagnose."
-    named = sorted({name for finding in findings for name in finding.mistakes})
-    unknown = [finding.layer for finding in findings if not finding.mistakes]
-    first = f"The first layer that differs is {findings[0].layer}. "
-    known = f"Mistakes recognised: {', '.join(named)}. " if named else ""
-    open_ = f"Without a diagnosis: {', '.join(unknown)}." if unknown else "Every difference is explained."
-    return f"{len(findings)} of {compared} layers differ. {first}{known}{open_}"

@@ -23,6 +23,7 @@ from parity.compare import Row
 from parity.implementation import CannotRun
 from parity.layers import REGISTRY
 
+LIVE_FACTOR = 10.0  # inputs that Hypothesis chose may show more of a known divergence than the recorded ones
 REQUIRED = ("layer", "output", "at_least", "at_most", "reason")
 OPTIONAL = ("kind", "dtype", "case")
 
@@ -41,13 +42,16 @@ class Divergence:
     case: str = "*"
 
     def covers(self, row: Row) -> bool:
-        """Whether a comparison is of the output that this entry speaks of, on whatever input."""
-        pairs = ((row.layer, self.layer), (row.output, self.output), (row.kind, self.kind), (row.dtype, self.dtype))
-        return all(fnmatchcase(*pair) for pair in pairs)
+        """Whether a live comparison is of the output that this entry speaks of, and not far beyond its interval."""
+        return self._is_of(row) and row.max_rel <= LIVE_FACTOR * self.at_most
 
     def matches(self, row: Row) -> bool:
         """Whether a comparison is one that this entry speaks of."""
-        return self.covers(row) and fnmatchcase(row.case, self.case)
+        return self._is_of(row) and fnmatchcase(row.case, self.case)
+
+    def _is_of(self, row: Row) -> bool:
+        pairs = ((row.layer, self.layer), (row.output, self.output), (row.kind, self.kind), (row.dtype, self.dtype))
+        return all(fnmatchcase(*pair) for pair in pairs)
 
     def problem(self, rows: Sequence[Row]) -> str:
         """What is wrong with the entry, given all rows of its layer; empty if it fits."""
@@ -82,6 +86,10 @@ def _checked(entry: dict[str, object], where: str) -> Divergence:
         raise CannotRun(f"{where}: {f'lacks {lacking[0]}' if lacking else f'does not know {unknown[0]}'}.")
     if entry["layer"] not in REGISTRY:
         raise CannotRun(f"{where}: no layer is called {entry['layer']!r}.")
+    entry_layer = REGISTRY[str(entry["layer"])]
+    names = [*entry_layer.outputs(entry_layer.settings), *entry_layer.inputs(entry_layer.settings)]
+    if not any(fnmatchcase(name, str(entry["output"])) for name in names):
+        raise CannotRun(f"{where}: {entry['layer']} has no output (nor, for a VJP, input) {entry['output']!r}.")
     if not str(entry["reason"]).strip():
         raise CannotRun(f"{where}: the reason is empty; say why this divergence is known.")
     return Divergence(**entry)  # type: ignore[arg-type]

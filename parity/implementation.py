@@ -11,12 +11,14 @@ Inputs, outputs, cotangents and gradients are flat dicts of NumPy arrays; `setti
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from parity.layers import REGISTRY
 from parity.layers.spec import Arrays, Settings
 
 KNOWN = {
@@ -63,9 +65,28 @@ def load(name: str) -> Implementation:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         hint = " Install the original with `make original`." if name == "original" else ""
+        if error.name == module_name.partition(".")[0] and name not in KNOWN:
+            raise CannotRun(f"There is no module {module_name!r}, neither installed nor in {os.getcwd()}.") from None
         raise CannotRun(f"Implementation {name!r} needs the module {error.name!r}, not installed here.{hint}") from None
     except Exception as error:
         raise CannotRun(f"Importing {module_name} failed with {type(error).__name__}: {error}") from error
     if not hasattr(module, attribute):
         raise CannotRun(f"Module {module_name} has no {attribute!r}.")
-    return getattr(module, attribute)
+    return _checked(getattr(module, attribute), name)
+
+
+def _checked(found: Implementation, name: str) -> Implementation:
+    """Refuses what is no implementation, or names a layer that does not exist."""
+    lacking = [part for part in ("name", "description", "layers", "run") if not hasattr(found, part)]
+    if lacking:
+        raise CannotRun(f"{name} is no implementation: it has no `{lacking[0]}` (`python -m parity new` writes one).")
+    unknown = sorted(layer for layer in found.layers if layer not in REGISTRY)
+    if unknown:
+        raise CannotRun(f"{name} provides {unknown[0]!r}, and no layer is called that. {did_you_mean(unknown[0])}")
+    return found
+
+
+def did_you_mean(layer: str) -> str:
+    """A hint for a misspelt name of a layer."""
+    near = difflib.get_close_matches(layer, REGISTRY, n=3, cutoff=0.5)
+    return f"Did you mean {' or '.join(near)}?" if near else "`python -m parity list` shows them all."

@@ -15,11 +15,16 @@ from parity.store import Golden, write_atomically
 
 TEMPLATE = '''"""{summary}
 
-Run it where the implementation can be imported: python {file}
+Run it from a folder where the implementation can be imported: python {file}
 It needs NumPy and the implementation, and prints what was expected and what came out.
 """
 
+import os
+import sys
+
 import numpy as np
+
+sys.path.append(os.getcwd())
 from {module} import {attribute} as implementation
 
 LAYER = {layer!r}

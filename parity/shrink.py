@@ -14,7 +14,7 @@ from parity.layers.spec import Layer, Spec
 
 Fails = Callable[[Sample], bool]
 SMALLEST = {"T": 1, "B": 1, "A": 2}
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 def shrink(layer: Layer, sample: Sample, fails: Fails, seconds: float = SECONDS) -> Sample:

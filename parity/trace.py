@@ -89,7 +89,10 @@ def first_divergence(found: list[Tap]) -> str:
     first = differing[0]
     feeding = _all_upstream(first) & {tap.layer for tap in found}
     bad = sorted(feeding & set(differing))
+    missing = sorted(feeding & {tap.layer for tap in found if tap.own is None})
     rest = "all that feeds it is equal" if not bad else f"of what feeds it, {', '.join(bad)} differs as well"
+    if not bad and missing:
+        rest = f"of what feeds it, all that is provided is equal (not provided: {', '.join(missing)})"
     return f"The first layer that differs is {first}; {rest}."
 
 

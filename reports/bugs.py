@@ -27,7 +27,7 @@ from rich.progress import Progress
 
 from parity.bugs import Bug, catalogue, chosen
 from parity.bugs.alive import hunt_live, speaker
-from parity.bugs.kill import NOT_RUN, TIERS, Kill, hunt_by_name, prepared
+from parity.bugs.kill import LIFETIME, NOT_RUN, TIERS, Kill, hunt_by_name, prepared
 from parity.bugs.reach import Entered, source_digest
 from parity.implementation import CannotRun
 from parity.layers import REGISTRY
@@ -40,7 +40,8 @@ NAMED_AT_LEAST = 0.9
 PROCESSES = 2
 LEFT_OUT = "not run here, it takes minutes: `python -m reports.bugs` runs it"
 LABELS = {"goldens": "values", "gradients": "VJPs", "lifetime": "lifetime", "live": "live"}
-COLOURS = ("#e3e7ec", "#d97a1f", "#2a78d6")  # not found; found elsewhere; found at the layer named
+HEADING = 4  # rows of a panel that its title takes
+COLOURS = ("#e3e7ec", "#d97a1f", "#2a78d6")  # not found; found later; found at the layer named
 
 
 @dataclass(frozen=True)
@@ -142,31 +143,44 @@ def _cell(kill: Kill, tier: str) -> float:
     layer = kill.layers.get(tier, "")
     if layer == NOT_RUN:
         return float("nan")
-    return 0.0 if not layer else 2.0 if layer == kill.named else 1.0
+    return 0.0 if not layer else 2.0 if layer in (kill.named, LIFETIME) else 1.0
+
+
+def _columns(subjects: Mapping[str, Sequence[Kill]], count: int) -> list[list[str]]:
+    """Subjects shared out among columns of about the same height, the longest first."""
+    columns: list[list[str]] = [[] for _ in range(min(count, len(subjects)))]
+    for subject in sorted(subjects, key=lambda name: -len(subjects[name])):
+        min(columns, key=lambda column: sum(HEADING + len(subjects[s]) for s in column)).append(subject)
+    return columns
 
 
 def figure(kills: Sequence[Kill]) -> Figure:
-    """Mistake by tier, one panel a subject: blue at the layer named, orange at another, grey not found there."""
+    """Mistake by tier, one panel a subject: blue at the layer named, orange at a later one, grey not found there."""
     subjects: dict[str, list[Kill]] = {}
     for kill in kills:
         subjects.setdefault(catalogue()[kill.bug].subject, []).append(kill)
-    columns = min(len(subjects), 5)
-    rows = -(-len(subjects) // columns)
-    tallest = max(len(mine) for mine in subjects.values())
-    drawing = Figure(figsize=(3.4 * columns, rows * (0.125 * tallest + 0.9)), layout="constrained")
-    grid = drawing.subplots(rows, columns, squeeze=False).reshape(-1)
-    for axes in grid[len(subjects) :]:
-        axes.set_axis_off()
-    for axes, (subject, mine) in zip(grid, subjects.items(), strict=False):
-        cells = [[_cell(kill, tier) for tier in TIERS] for kill in mine]
-        axes.pcolormesh(cells, cmap=ListedColormap(COLOURS), vmin=0, vmax=2, edgecolors="white", linewidth=0.6)
-        axes.set_ylim(tallest, 0)
-        axes.set_yticks([i + 0.5 for i in range(len(mine))], [kill.bug for kill in mine], fontsize=5)
-        axes.set_xticks([i + 0.5 for i in range(len(TIERS))], [LABELS[tier] for tier in TIERS], fontsize=5)
-        axes.tick_params(length=0)
-        axes.set_title(f"{subject.replace('_', ' ')} ({len(mine)})", fontsize=8, loc="left")
-        axes.set_frame_on(False)
+    columns = _columns(subjects, 4)
+    heights = [[len(subjects[subject]) + HEADING for subject in column] for column in columns]
+    tallest = max(sum(column) for column in heights)
+    drawing = Figure(figsize=(3.6 * len(columns), 0.125 * tallest + 0.3), layout="constrained")
+    parts = drawing.subfigures(1, len(columns), squeeze=False)[0]
+    for part, column, own in zip(parts, columns, heights, strict=True):
+        grid = part.subplots(len(own) + 1, 1, squeeze=False, height_ratios=[*own, tallest - sum(own) + 0.01])[:, 0]
+        grid[-1].set_axis_off()
+        for axes, subject in zip(grid, column, strict=False):
+            _panel(axes, subject, subjects[subject])
     return drawing
+
+
+def _panel(axes: Any, subject: str, kills: Sequence[Kill]) -> None:
+    cells = [[_cell(kill, tier) for tier in TIERS] for kill in kills]
+    axes.pcolormesh(cells, cmap=ListedColormap(COLOURS), vmin=0, vmax=2, edgecolors="white", linewidth=0.6)
+    axes.set_ylim(len(kills), 0)
+    axes.set_yticks([i + 0.5 for i in range(len(kills))], [kill.bug for kill in kills], fontsize=5)
+    axes.set_xticks([i + 0.5 for i in range(len(TIERS))], [LABELS[tier] for tier in TIERS], fontsize=5)
+    axes.tick_params(length=0, labeltop=True, labelbottom=False, pad=1)
+    axes.set_title(f"{subject.replace('_', ' ')} ({len(kills)})", fontsize=7, loc="left")
+    axes.set_frame_on(False)
 
 
 def write_data(matrix: Matrix, out: Path) -> tuple[str, list[str]]:

@@ -184,3 +184,17 @@ def test_patterns_see_terminals_and_stay_silent_otherwise():
     assert "It is wrong only where is_terminal is True." in patterns.describe(REF, got, {"is_terminal": ends})
     noise = REF + np.sin(np.arange(12.0) * 7 + 1).reshape(4, 3)
     assert patterns.describe(REF, noise, {}) == ["100% of the elements are off."]
+
+
+class RoundsMore(toy.Toy):
+    """Right in float64; in float32 it adds an error of three units in the last place."""
+
+    def run(self, layer, inputs, settings, dtype):
+        out = super().run(layer, inputs, settings, dtype)
+        return out if dtype == "float64" else {k: v * np.float32(1 + 4e-7) for k, v in out.items()}
+
+
+def test_float32_rounding_is_not_called_a_mistake(store):
+    found = diagnose(store, RoundsMore(), ["moving_average/update"])
+    assert [finding.mistakes for finding in found] == [[]]
+    assert "Equal in float64, so the formula is right" in "".join(found[0].lines())

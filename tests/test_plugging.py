@@ -125,7 +125,7 @@ def test_a_layer_that_breaks_the_contract_is_told_how(plugged, capsys, wrong, sa
     ("name", "said"),
     [
         ("no_such", "No implementation is called 'no_such'"),
-        ("no_such.module:x", "needs the module 'no_such'"),
+        ("no_such.module:x", "There is no module 'no_such.module'"),
         ("tests.toy:absent", "has no 'absent'"),
     ],
 )
@@ -153,3 +153,42 @@ def test_the_template_loads_and_does_not_overwrite(tmp_path, capsys):
     assert main(["new", str(file)]) == 2
     assert main(["new", str(tmp_path / "no-name.py")]) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+def test_what_is_no_implementation_is_refused_before_any_work(monkeypatch, capsys):
+    monkeypatch.setattr(toy, "nothing", object(), raising=False)
+    assert main(["check", "--impl", "tests.toy:nothing"]) == 2
+    assert "is no implementation: it has no `name`" in capsys.readouterr().err
+
+
+def test_a_misspelt_layer_is_refused_with_a_hint(monkeypatch, capsys):
+    monkeypatch.setattr(toy, "misspelt", toy.Toy(**{"ops/twohot": toy.kl}), raising=False)
+    assert main(["check", "--impl", "tests.toy:misspelt"]) == 2
+    assert "'ops/twohot', and no layer is called that. Did you mean ops/two_hot" in capsys.readouterr().err
+
+
+def test_an_adapter_without_layers_is_not_called_equal(plugged, capsys):
+    empty = plugged(toy.Toy())
+    empty.layers = {}
+    for command in ("check", "diagnose"):
+        assert main([command, "--impl", "toy"]) == 2
+        assert "provides no layer yet" in capsys.readouterr().err
+
+
+def test_strict_says_what_is_lacking(plugged, capsys):
+    plugged(toy.right)
+    assert main(["check", "ops/kl", "ops/entropy", "--impl", "toy", "--strict"]) == 1
+    assert "--strict: ops/entropy and 1 more are not provided." in capsys.readouterr().out
+
+
+def test_an_adapter_that_is_not_there_is_told_from_a_library_that_is_not(capsys):
+    assert main(["check", "--impl", "mien:implementation"]) == 2
+    assert "There is no module 'mien', neither installed nor in" in capsys.readouterr().err
+
+
+def test_an_expected_divergence_of_no_output_is_refused(plugged, tmp_path, capsys):
+    plugged(toy.implementation)
+    text = EXPECTED.format(low=0.01, high=5.0).replace('"q_target"', '"q_targte"')
+    (tmp_path / "known.toml").write_text(text)
+    assert main(["check", "values/retrace", "--expected", str(tmp_path / "known.toml")]) == 2
+    assert "has no output (nor, for a VJP, input) 'q_targte'" in capsys.readouterr().err

@@ -67,7 +67,7 @@ def test_the_command_leaves_table_picture_and_rows(tmp_path, capsys):
     asked = ["trace", "--impl", "tests.toy:implementation", "--out", str(tmp_path), "--json", str(tmp_path / "t.json")]
     assert main(asked) == 1
     said = capsys.readouterr().out
-    assert "The first layer that differs is values/retrace; all that feeds it is equal." in said
+    assert "The first layer that differs is values/retrace; of what feeds it, all that is provided is equal" in said
     assert "not provided" in said and "DIFFERS" in said
     picture = xml.etree.ElementTree.parse(tmp_path / "trace.svg")
     assert "values/retrace" in "".join(picture.getroot().itertext())
