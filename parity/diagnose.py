@@ -23,8 +23,7 @@ from parity.bugs.reach import Entered, entered, is_reached, stored_cases
 from parity.check import Judge, cast, load
 from parity.compare import Row
 from parity.implementation import CannotRun, Implementation
-from parity.layers import REGISTRY
-from parity.layers.spec import Arrays
+from parity.layers.spec import Arrays, upstream
 from parity.store import Accuracy, Golden, Store, reduced
 
 __all__ = ["Finding", "closing_line", "diagnose"]
@@ -33,18 +32,6 @@ NO_NUMBERS = ("raised", "changed its input", "expected ", "is missing", "is not 
 SINGLE = 1e-6  # what rounding to float32 somewhere inside may leave, relative to an output's scale
 ROUNDS_MORE = "Equal in float64, so the formula is right; in float32 it is less exact than the original is."
 Precision = Literal["within budget", "to float32 precision"]
-
-
-def upstream(layer: str) -> set[str]:
-    """All layers that feed a layer, directly or not."""
-    found: set[str] = set()
-    waiting = list(REGISTRY[layer].upstream)
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += REGISTRY[name].upstream
-    return found
 
 
 class Suspect:

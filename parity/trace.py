@@ -16,7 +16,7 @@ from parity.check import Judge, cast
 from parity.compare import Row
 from parity.implementation import CannotRun, Implementation
 from parity.layers import REGISTRY
-from parity.layers.spec import Arrays, Settings
+from parity.layers.spec import Arrays, Settings, upstream
 from parity.store import Golden, Store
 from parity.table import worst
 from parity.teacher import trace
@@ -87,24 +87,13 @@ def first_divergence(found: list[Tap]) -> str:
     if not differing:
         return "No layer differs by an error of its own."
     first = differing[0]
-    feeding = _all_upstream(first) & {tap.layer for tap in found}
+    feeding = upstream(first) & {tap.layer for tap in found}
     bad = sorted(feeding & set(differing))
     missing = sorted(feeding & {tap.layer for tap in found if tap.own is None})
     rest = "all that feeds it is equal" if not bad else f"of what feeds it, {', '.join(bad)} differs as well"
     if not bad and missing:
         rest = f"of what feeds it, all that is provided is equal (not provided: {', '.join(missing)})"
     return f"The first layer that differs is {first}; {rest}."
-
-
-def _all_upstream(layer: str) -> set[str]:
-    found: set[str] = set()
-    waiting = list(REGISTRY[layer].upstream)
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += REGISTRY[name].upstream
-    return found
 
 
 FLOOR = 1e-18

@@ -11,7 +11,8 @@ from parity import bugs
 from parity.__main__ import main
 from parity.bugs import patterns
 from parity.bugs.plant import Edit, load_edited
-from parity.diagnose import diagnose, upstream
+from parity.diagnose import diagnose
+from parity.layers.spec import upstream
 from parity.store import Store
 from tests import toy
 

@@ -151,3 +151,15 @@ def register(layer: Layer) -> None:
     if layer.name in REGISTRY:
         raise ValueError(f"Layer {layer.name} is registered twice.")
     REGISTRY[layer.name] = layer
+
+
+def upstream(layer: str) -> set[str]:
+    """All layers that feed a layer, directly or not."""
+    found: set[str] = set()
+    waiting = list(REGISTRY[layer].upstream)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += REGISTRY[name].upstream
+    return found
