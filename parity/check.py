@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.compare import ROUNDING64, Row, budget, compare, failed
+from parity.compare import HALF_ULP32, ROUNDING64, Row, budget, compare, failed
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
 from parity.layers.draw import case_inputs
@@ -165,7 +165,8 @@ class Judge:
                 yield failed(where, kind, dtype, f"is missing; the layer gave {sorted(result)[:8]}.")
             else:
                 sides = golden.sides.get(kind, {}).get(name) if dtype == "float64" else None
-                accuracy, rounding = golden.accuracy[kind][name], rounding_of(golden, kind)
+                accuracy = golden.accuracy[kind][name]
+                rounding = rounding_of(golden, kind) if dtype == "float64" else rounding_of_log(golden, name)
                 share = REGISTRY[golden.layer].tolerance64
                 yield compare(
                     where, kind, dtype, truth[name], result[name], accuracy, sides, shapes[name], rounding, share
@@ -224,6 +225,13 @@ def check_layer(store: Store, implementation: Implementation, layer: str, outcom
 def rounding_of(golden: Golden, kind: str) -> float:
     """What rounding alone leaves where numbers of the size of the layer's largest value (or gradient) cancel."""
     return ROUNDING64 * max((a.scale for a in golden.accuracy[kind].values()), default=0.0)
+
+
+def rounding_of_log(golden: Golden, name: str) -> float:
+    """What float32 rounding leaves of a mean of numbers of the size of the case's largest log; 0 for other outputs."""
+    if not name.startswith("log/"):
+        return 0.0
+    return HALF_ULP32 * max(a.scale for key, a in golden.accuracy["value"].items() if key.startswith("log/"))
 
 
 def rows_expected(golden: Golden) -> int:

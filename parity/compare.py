@@ -73,12 +73,14 @@ def budget(accuracy: Accuracy, dtype: str, rounding: float = 0.0, tolerance64: f
 
     `rounding` is what rounding alone leaves where large numbers cancel. The policy target does not change when all its
     logits move together, so the gradient of their common bias is zero but for rounding, in the original as well; and
-    the KL of two nearly equal policies is a small sum of differences of log-probabilities near 1.
+    the KL of two nearly equal policies is a small sum of differences of log-probabilities near 1. In float32 it is
+    given for logs only: the mean of signed numbers is as uncertain as they are, however small it is itself, and how
+    close one summation order comes to the truth on a few inputs is luck.
     """
     if dtype == "float64":
         return max(tolerance64 * accuracy.scale, sensitivity(accuracy), rounding)
     assert accuracy.distance32 is not None, "no float32 distance was recorded"
-    return FACTOR32 * max(accuracy.distance32, HALF_ULP32 * accuracy.scale)
+    return FACTOR32 * max(accuracy.distance32, HALF_ULP32 * accuracy.scale, rounding)
 
 
 def sensitivity(accuracy: Accuracy) -> float:
