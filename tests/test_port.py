@@ -1,13 +1,15 @@
 """The port as a library: sizes, names, errors that are sentences, and that nothing it is given is changed."""
 
 import dataclasses
+import inspect
 
 import numpy as np
 import pytest
 import torch
 
 import port
-from port import names
+from parity.layers import REGISTRY
+from port import agent, moving_average, names, values
 from port.weights import agent_params_to_original, to_original
 
 SMALL_META = port.MetaNetConfig(
@@ -182,3 +184,25 @@ def test_a_rollout_that_does_not_fit_gets_a_sentence(change, message):
 def test_a_configuration_that_makes_no_sense_gets_a_sentence(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize(
+    ("function", "layer", "judged"),
+    [
+        (values.values_from_logits, "values/from_logits", {"categorical", "nonlinear"}),
+        (values.value_outs, "values/outs", {"decay", "eps"}),
+        (moving_average.normalize, "moving_average/normalize", {"eps", "subtract_mean"}),
+    ],
+)
+def test_defaults_are_what_the_goldens_were_recorded_with(function, layer, judged):
+    """The adapter always passes these, so that no golden sees a wrong default."""
+    defaults = {name: p.default for name, p in inspect.signature(function).parameters.items()}
+    settings = REGISTRY[layer].settings
+    assert {name: defaults[name] for name in judged} == {name: settings[name] for name in judged}
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_logits_that_are_no_policy_give_the_action_minus_one(bad):
+    logits = torch.zeros(2, 3)
+    logits[1, 2] = bad
+    assert agent.sample_actions(logits, torch.zeros(2, 3)).tolist() == [0, -1]
