@@ -130,7 +130,7 @@ def figure(releases: list[Release]) -> Figure:
     axes.set_yticks(range(len(layers)), layers, fontsize=8)
     axes.grid(axis="x", color="#999999", alpha=0.3, lw=0.6)
     if layers:
-        axes.legend(loc="upper left", bbox_to_anchor=(0.0, 1.0), frameon=False, fontsize=8)
+        axes.legend(loc="upper left", bbox_to_anchor=(0.3, 1.0), frameon=False, fontsize=8)
     return drawing
 
 

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Literal
 
 Kind = Literal["value", "vjp"]
-Reach = Literal["training", "trainer", "gradients", "direct", "float64", "rounding"]
+Reach = Literal["training", "trainer", "rarely", "gradients", "direct", "float64", "rounding"]
 
 REACHES: dict[str, str] = {
     "training": "changes training with the package's own trainer, or with a loop of one's own around its rule",
     "trainer": "changes training with the package's own trainer",
+    "rarely": "changes training in special situations only",
     "direct": "changes what somebody gets who calls this function; the package's own training does not call it",
     "gradients": "changes gradients that the package's own training does not take",
     "float64": "shows only where one computes in float64",

@@ -12,6 +12,14 @@ OUTSIDE = (
     "the sampling of actions, which draw their own random numbers; and the repository's examples, its agent network "
     "among them, which are not part of the distribution."
 )
+ROUNDING = {
+    (
+        "ops/two_hot",
+        "K601",
+    ): "The largest of these is ops/two_hot with Disco103's 601 bins: a weight is the fraction of a "
+    "position in the range, and float32 numbers near 300 are 3e-5 apart. The original computes the values of the bins "
+    "instead, which is exact at the recorded inputs and off by as much at others.",
+}
 CONVENTIONS = (
     "collect_rollout(rollout_len=L) makes L transitions; the original learns from L - 1 transitions of a rollout of L "
     "steps. Neither is wrong; for the same number of transitions, give L - 1.",
@@ -154,6 +162,7 @@ CAUSES = (
         means="Where the variance is about 1e-12 or less, normalised advantages and TD errors come out up to twice as "
         "large; where it is far larger, the two agree. Where it is exactly zero, a gradient through the root is not a "
         "number.",
+        reach="rarely",
         shown=Shown(
             *("moving_average/normalize", "small_variance", "out", "value", "float64"),
             "from disco_torch.types import EmaState\nfrom disco_torch.utils import MovingAverage",

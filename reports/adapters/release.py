@@ -133,9 +133,9 @@ class Release:
         return {layer: list(names) for layer, names in found.items()}
 
     def worst(self, layer: str, kind: str, dtype: str) -> Row | None:
-        """The largest error of a sort, relative to scale; None where nothing of that sort was compared."""
+        """The largest error of a sort, relative to scale (where there is one); None if nothing of it was compared."""
         mine = [r for r in self.rows if (r.layer, r.kind, r.dtype) == (layer, kind, dtype) and not is_missing(r)]
-        return max(mine, key=lambda r: r.max_rel, default=None)
+        return max(mine, key=lambda r: (r.scale > 0.0, r.max_rel), default=None)
 
     def telling(self, layer: str) -> Row:
         """The difference of a layer to show."""

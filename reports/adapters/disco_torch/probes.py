@@ -88,7 +88,8 @@ def near_zero_rows() -> list[Row]:
     found = []
     for kind, name, got in (("value", "value", value.detach()), ("vjp", "derivative", derivative)):
         ref, accuracy = recorded.near_zero(name)
-        found.append(compare((NEAR_ZERO, "recorded", name), kind, "float32", ref, got.numpy(), accuracy))
+        where = (NEAR_ZERO, "recorded", "x" if kind == "vjp" else "out")
+        found.append(compare(where, kind, "float32", ref, got.numpy(), accuracy))
     return found
 
 
