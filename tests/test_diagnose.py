@@ -111,7 +111,7 @@ def test_a_layer_with_an_unexplained_part_is_not_asked():
 
 
 def test_outputs_of_the_wrong_form_are_recognised():
-    (finding,) = diagnose(STORE, with_mistakes("model_heads_in_sorted_order"), ["agent/actor_step"])
+    (finding,) = diagnose(STORE, with_mistakes("model_heads_in_sorted_order"), ["nets/action_model"])
     assert finding.mistakes == ["model_heads_in_sorted_order"]
 
 

@@ -95,14 +95,14 @@ def judge_cases(name: str, cases: Sequence[Sequence[str]], ignored: Sequence[Seq
 def diagnosis(
     store: Store, implementation: Implementation, rows: Sequence[Row], ignored: Collection[Key]
 ) -> dict[str, Any] | None:
-    """What the catalogue of porting mistakes says about the first layer that differs and gives all of its outputs.
+    """What the catalogue of porting mistakes says about the first layer whose values differ and that gives them all.
 
-    It is not asked about what rounding to float32 somewhere inside may leave.
+    It is not asked about gradients alone, nor about what rounding to float32 somewhere inside may leave.
     """
     partly = {row.layer for row in rows if is_missing(row)}
     largest: dict[str, float] = {}
     for row in different_rows(rows, ignored):
-        if row.dtype == "float64" and row.layer not in partly:
+        if (row.kind, row.dtype) == ("value", "float64") and row.layer not in partly:
             largest[row.layer] = max(row.max_rel, largest.get(row.layer, 0.0))
     first = next((layer for layer in REGISTRY if layer in largest), None)
     found = diagnose(store, implementation, [first]) if first and largest[first] > ROUNDED else []
