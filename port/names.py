@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -45,6 +45,11 @@ _AGENT_MODULES = {
     "model/z": "mlp/mlp/~/linear_{i}",
     "model/aux_pi": "mlp/mlp_1/~/linear_{i}",
     "model/q": "mlp/mlp_2/~/linear_{i}",
+}
+
+_VALUE_MODULES = {
+    "torso": "value_fn/~_embedding_pass/torso/~/linear_{i}",
+    "heads/value": "value_fn/~_head_pass/torso_head/~/linear_0",
 }
 
 
@@ -138,3 +143,15 @@ def agent_names(net: AgentNetConfig) -> dict[str, str]:
 def meta_names(config: MetaNetConfig) -> dict[str, str]:
     """The original's flat name of each meta-parameter."""
     return _translate(meta_shapes(config), _META_MODULES)
+
+
+def value_shapes(dense: Sequence[int], features: int) -> Shapes:
+    """Shapes of the parameters of meta-training's value function, by our names."""
+    shapes: Shapes = {}
+    _dense(shapes, "heads/value", _mlp(shapes, "torso", features, *dense), 1)
+    return shapes
+
+
+def value_names(dense: Sequence[int]) -> dict[str, str]:
+    """The original's flat name of each parameter of the value function."""
+    return _translate(value_shapes(dense, 1), _VALUE_MODULES)
