@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from port import agent_net, nets, ops, value_fn
+from port import agent_net, nets, ops, optim, value_fn
 from port.agent import Agent, check_rollout
 from port.types import AdamState, EmaState, LearnerState, Logs, LstmState, MetaState, Outputs, Params, Rollout
 from port.value_fn import ValueFnConfig, ValueState
@@ -207,6 +207,42 @@ def meta_gradient(
     return MetaGradient(dict(zip(tracked, grads, strict=True)), detached(state), stacked, meta_log)
 
 
+def meta_update(
+    meta_params: Params,
+    opt_state: AdamState,
+    grads: Sequence[Params],
+    learning_rate: float,
+    max_grad_norm: float | None = None,
+) -> tuple[Params, AdamState, Logs]:
+    """A step of Adam on the meta-parameters, along the mean of the agents' meta-gradients.
+
+    Args:
+        meta_params: of the rule.
+        opt_state: of Adam.
+        grads: of each agent of the population.
+        learning_rate: of Adam.
+        max_grad_norm: the mean is shortened to this norm where it is longer; the original never does.
+
+    Returns:
+        The new meta-parameters, the new state of Adam, and the norms of gradient and update.
+
+    Reference: colabs/meta_train.ipynb::meta_update
+    """
+    if not grads:
+        raise ValueError("A meta-update needs the meta-gradient of at least one agent.")
+    with torch.no_grad():
+        mean = {name: torch.stack([g[name] for g in grads]).mean(0) for name in meta_params}
+        norm = optim.global_norm(mean)
+        if max_grad_norm is not None:
+            shrink = (max_grad_norm / norm).clamp(max=1.0)
+            mean = {name: g * shrink for name, g in mean.items()}
+        # Forward, this is optax.adam: the stopped denominator only matters to who differentiates the update.
+        directions, opt_state = optim.adam_sg(mean, opt_state)
+        updates = {name: -learning_rate * d for name, d in directions.items()}
+        logs = {"meta_grad_norm": norm, "meta_up_norm": optim.global_norm(updates)}
+        return optim.apply_updates(meta_params, updates), opt_state, logs
+
+
 def _check_rollouts(train_rollouts: Sequence[Rollout], valid_rollout: Rollout) -> None:
     if not train_rollouts:
         raise ValueError("A meta-gradient needs at least one inner update; give a rollout for each.")
@@ -231,4 +267,6 @@ def detached(state: LearningState) -> LearningState:
         cut_ema(rule.td_ema),
         cut(rule.target_params),
     )
-    return LearningState(LearnerState(cut(learner.params), AdamState(opt.count, cut(opt.mu), cut(opt.nu)), rule), state.value)
+    return LearningState(
+        LearnerState(cut(learner.params), AdamState(opt.count, cut(opt.mu), cut(opt.nu)), rule), state.value
+    )

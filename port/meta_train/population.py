@@ -77,9 +77,7 @@ class Member:
         train = [_cut(whole, i * c.rollout_length, (i + 1) * c.rollout_length) for i in range(c.num_inner_steps)]
         return train, _cut(whole, c.num_inner_steps * c.rollout_length, length), stream
 
-    def contribute(
-        self, step: int, state: MemberState | None, meta_params: Params
-    ) -> tuple[MemberState, Contribution]:
+    def contribute(self, step: int, state: MemberState | None, meta_params: Params) -> tuple[MemberState, Contribution]:
         """Lives for one meta-update.
 
         Args:
@@ -95,9 +93,7 @@ class Member:
             state = self.fresh(step)
         train, valid, stream = self.act(step, state)
         c = self.config
-        result = meta_gradient.meta_gradient(
-            self.agent, c.value_fn, c.outer, meta_params, state.learning, train, valid
-        )
+        result = meta_gradient.meta_gradient(self.agent, c.value_fn, c.outer, meta_params, state.learning, train, valid)
         rewards = torch.stack([rollout.rewards for rollout in train])
         caught, missed = int((rewards > 0).sum()), int((rewards < 0).sum())
         log = {name: float(x) for name, x in result.meta_log.items()}
