@@ -56,8 +56,8 @@ def rule_inputs(rollout: Rollout, agent_out: Outputs, value_out: ValueOuts | Non
     )
 
 
-def check_rollout(rollout: Rollout, num_actions: int) -> None:
-    """Raises ValueError where a rollout's fields do not have the same T+1 and B, or are not of so many actions."""
+def check_rollout(rollout: Rollout) -> None:
+    """Raises ValueError where the fields of a rollout do not have the same T+1 and B."""
     lead = tuple(rollout.rewards.shape)
     if len(lead) != 2 or lead[0] < 2:
         raise ValueError(f"Rewards of a rollout must be [T+1, B] with at least 2 steps; got {lead}.")
@@ -69,6 +69,10 @@ def check_rollout(rollout: Rollout, num_actions: int) -> None:
     for name, x in fields.items():
         if tuple(x.shape[:2]) != lead:
             raise ValueError(f"Rewards are [T+1, B] = {lead}, but {name} is {tuple(x.shape)}.")
+
+
+def check_policy(rollout: Rollout, num_actions: int) -> None:
+    """Raises ValueError where a rollout comes from a policy over another number of actions."""
     if rollout.agent_outs["logits"].shape[2:] != (num_actions,):
         got = tuple(rollout.agent_outs["logits"].shape)
         raise ValueError(f"The rollout's agent_outs/logits are {got}; the agent has {num_actions} actions.")
@@ -231,7 +235,8 @@ class Agent:
 
         Reference: disco_rl/agent.py::Agent.learner_step
         """
-        check_rollout(rollout, self.num_actions)
+        check_rollout(rollout)
+        check_policy(rollout, self.num_actions)
         names.check_shapes(state.params, self.shapes, "agent's parameters")
         self.rule.check_meta_params(meta_params)
         config = self.config

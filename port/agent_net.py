@@ -119,6 +119,17 @@ def step(params: Params, observations: Observations, lead: int = 1) -> Outputs:
     return {head: x.view(*prefix, *x.shape[1:]) for head, x in out.items()}
 
 
+def policy_logits(params: Params, observations: Observations, lead: int = 1) -> Tensor:
+    """The policy's logits alone, all that acting needs: observations [*I, ...] to [*I, A].
+
+    Reference: disco_rl/networks/nets.py::MLPHeadNet.__call__
+    """
+    weight, _ = nets.weight_and_bias(params, "heads/logits")
+    prefix = leaves(observations)[0].shape[:lead]
+    embedding = torso(params, flatten_observations(observations, lead, like=weight))
+    return nets.linear(params, "heads/logits", embedding).view(*prefix, -1)
+
+
 def unroll(params: Params, observations: Observations) -> Outputs:
     """`step` over time: observations [T+1, B, ...]; the network has no memory.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -47,6 +47,11 @@ _AGENT_MODULES = {
     "model/z": "mlp/mlp/~/linear_{i}",
     "model/aux_pi": "mlp/mlp_1/~/linear_{i}",
     "model/q": "mlp/mlp_2/~/linear_{i}",
+}
+
+_VALUE_MODULES = {
+    "torso": "value_fn/~_embedding_pass/torso/~/linear_{i}",
+    "heads/value": "value_fn/~_head_pass/torso_head/~/linear_0",
 }
 
 
@@ -153,3 +158,15 @@ def check_shapes(params: Params, shapes: Shapes, what: str) -> None:
         if params[name].shape != shape:
             got = tuple(params[name].shape)
             raise ValueError(f"The {what} are not for this configuration: {name} must be {shape}; got {got}.")
+
+
+def value_shapes(dense: Sequence[int], features: int) -> Shapes:
+    """Shapes of the parameters of meta-training's value function, by our names."""
+    shapes: Shapes = {}
+    _dense(shapes, "heads/value", _mlp(shapes, "torso", features, *dense), 1)
+    return shapes
+
+
+def value_names(dense: Sequence[int]) -> dict[str, str]:
+    """The original's flat name of each parameter of the value function."""
+    return _translate(value_shapes(dense, 1), _VALUE_MODULES)
