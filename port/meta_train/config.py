@@ -95,7 +95,7 @@ class MetaTrainConfig:
     def from_json(cls, text: str) -> MetaTrainConfig:
         """The inverse of `to_json`."""
         known = {f.name for f in fields(cls)}
-        values = {name: tuple(x) if isinstance(x, list) else x for name, x in json.loads(text).items()}
+        values: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in json.loads(text).items()}
         odd = sorted(values.keys() - known)
         if odd:
             raise ValueError(f"There are no settings called {', '.join(odd)}.")

@@ -15,7 +15,7 @@ import torch
 from port.meta_train import population
 from port.meta_train.config import MetaTrainConfig
 from port.meta_train.population import Contribution, Member, MemberState, Score
-from port.meta_train.trees import flatten, unflatten
+from port.trees import flatten, unflatten
 from port.types import Params
 
 Arrays = dict[str, np.ndarray]

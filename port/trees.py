@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
 Tree = TypeVar("Tree")
@@ -36,7 +35,7 @@ def flatten(tree: Any) -> dict[str, Tensor]:
 
 
 def unflatten(like: Tree, flat: Mapping[str, Tensor]) -> Tree:
-    """A record of the structure of `like` with the tensors of `flat`, whose names, shapes and dtypes must be the same."""
+    """A record like `like` with the tensors of `flat`, whose names, shapes and dtypes must be the same."""
     want = flatten(like)
     odd = sorted(want.keys() ^ flat.keys())
     if odd:
@@ -45,11 +44,17 @@ def unflatten(like: Tree, flat: Mapping[str, Tensor]) -> Tree:
         got = flat[name]
         if got.shape != x.shape or got.dtype != x.dtype:
             raise ValueError(f"The saved {name} is {got.dtype} {tuple(got.shape)}; needed: {x.dtype} {tuple(x.shape)}.")
-    return _rebuild(like, flat, "")
+    return _rebuild(like, lambda name, _: flat[name])
 
 
-def _rebuild(like: Any, flat: Mapping[str, Tensor], prefix: str) -> Any:
-    if isinstance(like, torch.Tensor):
-        return flat[prefix[:-1]]
-    parts = {name: _rebuild(value, flat, f"{prefix}{name}/") for name, value in _children(like)}
+def detached(tree: Tree) -> Tree:
+    """The same record without a graph."""
+    return _rebuild(tree, lambda _, x: x.detach())
+
+
+def _rebuild(like: Any, replace: Callable[[str, Tensor], Tensor], prefix: str = "") -> Any:
+    """The record with each tensor replaced, which is told by name and value."""
+    if isinstance(like, Tensor):
+        return replace(prefix[:-1], like)
+    parts = {name: _rebuild(value, replace, f"{prefix}{name}/") for name, value in _children(like)}
     return parts if isinstance(like, Mapping) else type(like)(**parts)
