@@ -7,7 +7,8 @@ gives them the harness's names. It is held to the original's goldens like any ot
 
 from reference.execution import JaxImplementation
 from reference.standin.layers import LAYERS
+from reference.standin.metatraining import LAYERS as META_TRAINING
 
 implementation = JaxImplementation(
-    "standin", "Disco in JAX, written here on rlax, distrax and optax; never sees disco_rl", LAYERS
+    "standin", "Disco in JAX, written here on rlax, distrax and optax; never sees disco_rl", {**LAYERS, **META_TRAINING}
 )
