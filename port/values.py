@@ -81,15 +81,16 @@ def retrace(target_q_a: Tensor, target_values: Tensor, rewards: Tensor, discount
     T, B = rewards.shape
     if target_values.shape != (T + 1, B):
         raise ValueError(f"Values are {tuple(target_values.shape)}; with {T} transitions of {B} they must be [T+1, B].")
-    with torch.no_grad():
-        target = rewards[-1] + discounts[-1] * target_values[-1]  # [B]
-        targets = [target]
-        for t in range(T - 2, -1, -1):
-            trace = traces[t + 1]
-            corrected = target_values[t + 1] - trace * target_q_a[t + 1] + trace * target
-            target = rewards[t] + discounts[t] * corrected
-            targets.append(target)
-        return torch.stack(targets[::-1])
+    held = (x.detach() for x in (target_q_a, target_values, rewards, discounts, traces))
+    target_q_a, target_values, rewards, discounts, traces = held
+    target = rewards[-1] + discounts[-1] * target_values[-1]  # [B]
+    targets = [target]
+    for t in range(T - 2, -1, -1):
+        trace = traces[t + 1]
+        corrected = target_values[t + 1] - trace * target_q_a[t + 1] + trace * target
+        target = rewards[t] + discounts[t] * corrected
+        targets.append(target)
+    return torch.stack(targets[::-1])
 
 
 def estimate_q_values(
@@ -175,17 +176,23 @@ def vtrace(
     if target_values.shape != (T + 1, B):
         raise ValueError(f"Values are {tuple(target_values.shape)}; with {T} transitions of {B} they must be [T+1, B].")
     clipped_rho = torch.minimum(rho, torch.ones_like(rho))
-    with torch.no_grad():
-        tds = clipped_rho * (rewards + discounts * target_values[1:] - target_values[:-1])
-        traces = discounts * clipped_rho * lambda_
-        error = torch.zeros_like(tds[0])  # [B], of the step after
-        errors = []
-        for t in reversed(range(T)):
-            error = tds[t] + traces[t] * error
-            errors.append(error)
-        targets = torch.stack(errors[::-1]) + target_values[:-1]
+    targets = _vtrace_targets(*(x.detach() for x in (target_values, rewards, discounts, clipped_rho)), lambda_)
     bootstrap = torch.cat((lambda_ * targets[1:] + (1 - lambda_) * target_values[1:-1], target_values[-1:]))
     return targets, clipped_rho * (rewards + discounts * bootstrap - target_values[:-1])
+
+
+def _vtrace_targets(
+    target_values: Tensor, rewards: Tensor, discounts: Tensor, clipped_rho: Tensor, lambda_: float
+) -> Tensor:
+    """V-trace targets [T, B]; arguments as of `vtrace`."""
+    tds = clipped_rho * (rewards + discounts * target_values[1:] - target_values[:-1])
+    traces = discounts * clipped_rho * lambda_
+    error = torch.zeros_like(tds[0])  # [B], of the step after
+    errors = []
+    for t in reversed(range(len(tds))):
+        error = tds[t] + traces[t] * error
+        errors.append(error)
+    return torch.stack(errors[::-1]) + target_values[:-1]
 
 
 def estimate_values(
@@ -416,6 +423,5 @@ def value_loss_from_td(
 
     Reference: disco_rl/value_fns/value_utils.py::value_loss_from_td
     """
-    with torch.no_grad():
-        target = values_from_logits(net_out, max_abs_value, categorical, nonlinear) + td
+    target = values_from_logits(net_out.detach(), max_abs_value, categorical, nonlinear) + td.detach()
     return value_loss_from_target(net_out, target, max_abs_value, categorical, nonlinear)
