@@ -231,6 +231,4 @@ def detached(state: LearningState) -> LearningState:
         cut_ema(rule.td_ema),
         cut(rule.target_params),
     )
-    return LearningState(
-        LearnerState(cut(learner.params), AdamState(opt.count, cut(opt.mu), cut(opt.nu)), rule), state.value
-    )
+    return LearningState(LearnerState(cut(learner.params), AdamState(opt.count, cut(opt.mu), cut(opt.nu)), rule), state.value)
