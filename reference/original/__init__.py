@@ -2,10 +2,10 @@
 
 from reference.execution import JaxImplementation
 from reference.identity import describe
-from reference.original import elementary, learning, networks, values
+from reference.original import elementary, environments, learning, networks, values
 
 implementation = JaxImplementation(
     "original",
     describe(),
-    {**elementary.LAYERS, **networks.LAYERS, **values.LAYERS, **learning.LAYERS},
+    {**elementary.LAYERS, **networks.LAYERS, **values.LAYERS, **learning.LAYERS, **environments.LAYERS},
 )
