@@ -91,8 +91,13 @@ def action_model(params: Params, root: LstmState) -> Outputs:
     return {head: nets.mlp(params, f"model/{head}", transition) for head in MODEL_HEADS}
 
 
+def flat_heads(params: Params) -> list[str]:
+    """Names of the heads among the parameters that are given once per state."""
+    return [name.split("/")[1] for name in params if name.startswith("heads/") and name.endswith("/w")]
+
+
 def step(params: Params, observations: Observations, lead: int = 1) -> Outputs:
-    """All outputs for observations with `lead` leading axes.
+    """All outputs for observations with `lead` leading axes; which heads there are, the parameters' names say.
 
     Args:
         params: of the agent.
@@ -100,15 +105,17 @@ def step(params: Params, observations: Observations, lead: int = 1) -> Outputs:
         lead: number of leading axes I; 1 for a batch.
 
     Returns:
-        logits [*I, A], y [*I, P], z [*I, A, P], aux_pi [*I, A, A] and q [*I, A, K].
+        [*I, width] for each flat head: logits, and y or v; where there is an action model, also z [*I, A, P],
+        aux_pi [*I, A, A] and q [*I, A, K].
 
     Reference: disco_rl/networks/nets.py::MLPHeadNet.__call__
     """
     weight, _ = nets.weight_and_bias(params, "heads/logits")
     prefix = leaves(observations)[0].shape[:lead]
     embedding = torso(params, flatten_observations(observations, lead, like=weight))
-    out = {head: nets.linear(params, f"heads/{head}", embedding) for head in FLAT_HEADS}
-    out |= action_model(params, root_state(params, embedding))
+    out = {head: nets.linear(params, f"heads/{head}", embedding) for head in flat_heads(params)}
+    if "model/root/w" in params:
+        out |= action_model(params, root_state(params, embedding))
     return {head: x.view(*prefix, *x.shape[1:]) for head, x in out.items()}
 
 

@@ -1,0 +1,234 @@
+"""Meta-gradients: how the meta-parameters should change so that agents that learn by them act better afterwards.
+
+An agent takes N inner updates, each from its own rollout and each under the rule whose parameters are differentiated.
+The agent that comes out is judged on a validation rollout by a policy gradient, with advantages from the value function
+that learned beside it, and a few regularisers keep the rule's targets and the agent's predictions spread out.
+
+A word on precision. At an agent's first update Adam divides each gradient by its own size, so that every entry of the
+direction is +-1 up to its epsilon: 0.99999... in exact arithmetic, just inside the clip bound of 1, where the clip
+passes the whole derivative. In float32 that number rounds onto the bound, or past it, and frameworks then pass 0, half
+or all of the derivative; which one is a matter of rounding, not of the rule, although the update itself is right to 7e-6.
+So the meta-gradient of a fresh agent is judged in float64, where the direction stays inside the bound. Later updates mix
+old and new gradients and are not affected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from port import agent_net, nets, ops, value_fn
+from port.agent import Agent, check_rollout
+from port.types import AdamState, EmaState, LearnerState, Logs, LstmState, MetaState, Outputs, Params, Rollout
+from port.value_fn import ValueFnConfig, ValueState
+
+
+@dataclass(frozen=True)
+class OuterLossConfig:
+    """Weights of the outer loss's regularisers; the defaults are those of the original's `meta_train` notebook."""
+
+    entropy_cost: float = 1e-2  # of the policy on the validation rollout
+    prediction_entropy_cost: float = 1e-3  # of the predictions y and z there
+    target_mean_cost: float = 1e-3  # squared mean of each of the rule's targets pi, y and z
+    target_kl_cost: float = 1e-2  # from the target network's policy to the rule's policy target
+
+
+class LearningState(NamedTuple):
+    """What one agent of the population carries from one meta-update to the next."""
+
+    learner: LearnerState
+    value: ValueState
+
+
+class MetaGradient(NamedTuple):
+    """What one agent contributes to a meta-update."""
+
+    grads: Params
+    state: LearningState
+    metrics: Logs  # of the inner updates, scalars [N] each
+    meta_log: Logs  # of the outer loss, scalars
+
+
+def policy_gradient_loss(logits: Tensor, actions: Tensor, advantages: Tensor) -> Tensor:
+    """Minus log-probability of each action times its advantage, which is held constant.
+
+    Args:
+        logits: [..., A].
+        actions: [...].
+        advantages: [...].
+
+    Returns:
+        [...].
+
+    Reference: disco_rl/utils.py::differentiable_policy_gradient_loss
+    """
+    return -ops.batch_lookup(logits.log_softmax(-1), actions) * advantages.detach()
+
+
+def validation_outputs(params: Params, rollout: Rollout) -> Outputs:
+    """The outputs that the outer loss reads, for all T+1 steps: logits [T+1, B, A], y [T+1, B, P], z [T+1, B, A, P].
+
+    Reference: disco_rl/agent.py::Agent.actor_step
+    """
+    weight, _ = nets.weight_and_bias(params, "heads/logits")
+    lead = rollout.rewards.shape
+    embedding = agent_net.torso(params, agent_net.flatten_observations(rollout.observations, 2, like=weight))
+    out = {head: nets.linear(params, f"heads/{head}", embedding) for head in ("logits", "y")}
+    transition = agent_net.model_transition(params, agent_net.root_state(params, embedding))
+    out["z"] = nets.mlp(params, "model/z", transition)
+    return {head: x.view(*lead, *x.shape[1:]) for head, x in out.items()}
+
+
+def target_regulariser(meta_out: dict[str, Any], config: OuterLossConfig) -> Tensor:
+    """What one inner update costs: the means of the rule's targets, and their distance from the target network.
+
+    Args:
+        meta_out: targets pi [T, B, A], y and z [T, B, P], and the target network's logits [T+1, B, A].
+        config: the weights.
+
+    Returns:
+        A scalar; the outer loss takes its mean over the inner updates.
+    """
+    means = sum(meta_out[name].mean().square() for name in ("pi", "y", "z"))
+    logits = meta_out["target_out"]["logits"][:-1].detach()
+    kl = ops.categorical_kl(logits, meta_out["pi"]).mean()
+    return config.target_mean_cost * means + config.target_kl_cost * kl
+
+
+def inner_step(
+    agent: Agent,
+    value_config: ValueFnConfig,
+    outer: OuterLossConfig,
+    meta_params: Params,
+    state: LearningState,
+    rollout: Rollout,
+) -> tuple[LearningState, Tensor, Logs]:
+    """One update of agent and value function, with the agent's graph kept.
+
+    The value function sees the agent by importance weights only, which carry no gradient: its part of the state is the
+    same constant for every meta-parameter, and is updated without a graph.
+
+    Args:
+        agent: the agent.
+        value_config: of the value function.
+        outer: weights of the regularisers.
+        meta_params: of the rule.
+        state: before the update.
+        rollout: T+1 steps.
+
+    Returns:
+        The state after it, the regulariser of the rule's targets, and the learner's logs without a graph.
+    """
+    learner, logs = agent.learner_step(rollout, state.learner, meta_params, is_meta_training=True)
+    with torch.no_grad():
+        logits = agent_net.policy_logits(state.learner.params, rollout.observations, lead=2)
+    value, _, _ = value_fn.update(state.value, rollout, logits, value_config)
+    regulariser = target_regulariser(logs.pop("meta_out"), outer)
+    return LearningState(learner, value), regulariser, {name: x.detach() for name, x in logs.items()}
+
+
+def validation_loss(
+    state: LearningState, rollout: Rollout, value_config: ValueFnConfig, outer: OuterLossConfig
+) -> tuple[Tensor, Tensor, Logs]:
+    """How well the updated agent does on the validation rollout.
+
+    Args:
+        state: after the inner updates.
+        rollout: T+1 steps.
+        value_config: of the value function.
+        outer: weights of the regularisers.
+
+    Returns:
+        The policy-gradient loss and the regulariser, scalars, and logs.
+    """
+    out = validation_outputs(state.learner.params, rollout)
+    actions = rollout.actions[:-1]
+    logits = out["logits"][:-1]
+    with torch.no_grad():
+        outs, _, _, _ = value_fn.estimates(state.value, rollout, out["logits"], value_config)
+    pg_loss = policy_gradient_loss(logits, actions, outs.normalized_adv).mean()
+    entropy = ops.categorical_entropy(logits).mean()
+    y_entropy = ops.categorical_entropy(out["y"]).mean()
+    z_entropy = ops.categorical_entropy(ops.batch_lookup(out["z"][:-1], actions)).mean()
+    regulariser = -outer.entropy_cost * entropy - outer.prediction_entropy_cost * (y_entropy + z_entropy)
+    logs = {
+        "adv": ops.mean(outs.adv),
+        "normalized_adv": ops.mean(outs.normalized_adv),
+        "entropy": entropy.detach(),
+        "value": ops.mean(outs.value),
+        "val_importance_weight": ops.mean(outs.rho.clamp(max=1.0)),
+    }
+    return pg_loss, regulariser, logs
+
+
+def meta_gradient(
+    agent: Agent,
+    value_config: ValueFnConfig,
+    outer: OuterLossConfig,
+    meta_params: Params,
+    state: LearningState,
+    train_rollouts: Sequence[Rollout],
+    valid_rollout: Rollout,
+) -> MetaGradient:
+    """Gradient of the outer loss of one agent for every meta-parameter, through all inner updates.
+
+    Args:
+        agent: the agent.
+        value_config: of the value function.
+        outer: weights of the regularisers.
+        meta_params: of the rule.
+        state: of the agent and its value function, before the inner updates.
+        train_rollouts: N of them, one for each inner update.
+        valid_rollout: of the agent before the inner updates, on which the one after them is judged.
+
+    Returns:
+        The gradient, the state after the inner updates (without a graph), and logs.
+
+    Reference: colabs/meta_train.ipynb::calculate_meta_gradient
+    """
+    _check_rollouts(train_rollouts, valid_rollout)
+    tracked = {name: p.detach().requires_grad_() for name, p in meta_params.items()}
+    with torch.enable_grad():
+        regularisers, metrics = [], []
+        for rollout in train_rollouts:
+            state, regulariser, logs = inner_step(agent, value_config, outer, tracked, state, rollout)
+            regularisers.append(regulariser)
+            metrics.append(logs)
+        pg_loss, reg_loss, meta_log = validation_loss(state, valid_rollout, value_config, outer)
+        reg_loss = reg_loss + torch.stack(regularisers).mean()
+        meta_loss = pg_loss + reg_loss
+        grads = torch.autograd.grad(meta_loss, list(tracked.values()), allow_unused=True, materialize_grads=True)
+    meta_log |= {"meta_loss": meta_loss.detach(), "pg_loss": pg_loss.detach(), "reg_loss": reg_loss.detach()}
+    stacked = {name: torch.stack([logs[name] for logs in metrics]) for name in metrics[0]}
+    return MetaGradient(dict(zip(tracked, grads, strict=True)), detached(state), stacked, meta_log)
+
+
+def _check_rollouts(train_rollouts: Sequence[Rollout], valid_rollout: Rollout) -> None:
+    if not train_rollouts:
+        raise ValueError("A meta-gradient needs at least one inner update; give a rollout for each.")
+    for rollout in (*train_rollouts, valid_rollout):
+        check_rollout(rollout)
+
+
+def detached(state: LearningState) -> LearningState:
+    """The same numbers without a graph."""
+
+    def cut(params: Params) -> Params:
+        return {name: p.detach() for name, p in params.items()}
+
+    def cut_ema(ema: EmaState) -> EmaState:
+        return EmaState(*(x.detach() for x in ema))
+
+    learner, opt = state.learner, state.learner.opt_state
+    rule = learner.meta_state
+    rule = MetaState(
+        LstmState(rule.rnn_state.hidden.detach(), rule.rnn_state.cell.detach()),
+        cut_ema(rule.adv_ema),
+        cut_ema(rule.td_ema),
+        cut(rule.target_params),
+    )
+    return LearningState(LearnerState(cut(learner.params), AdamState(opt.count, cut(opt.mu), cut(opt.nu)), rule), state.value)
