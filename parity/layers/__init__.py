@@ -2,8 +2,9 @@
 
 # ruff: noqa: I001
 from parity.layers import elementary, networks, values, metanet, learning, rules
+from parity.layers import environments
 from parity.layers.spec import REGISTRY, Arrays, Case, Layer, Settings, Spec
 
 __all__ = ["REGISTRY", "Arrays", "Case", "Layer", "Settings", "Spec"]
 
-del elementary, networks, values, metanet, learning, rules
+del elementary, networks, values, metanet, learning, rules, environments

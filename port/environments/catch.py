@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from port import ops
+from port.environments.base import MID_STEP
 from port.types import Timestep
 
 NUM_ACTIONS = 3  # left, stay, right
-MID_STEP, LAST_STEP = 1, 2  # step types; vectorised environments never say FIRST
 
 
 class CatchState(NamedTuple):
@@ -73,7 +73,7 @@ class Catch:
 
         Reference: disco_rl/environments/wrappers/batched_jittable_env.py::BatchedJittableEnvironment.reset
         """
-        ball_columns = self._checked_columns(ball_columns)
+        ball_columns = self.checked_columns(ball_columns)
         zeros = torch.zeros_like(ball_columns)
         state = CatchState(zeros, ball_columns, torch.full_like(ball_columns, self.columns // 2))
         return state, Timestep(self.render(state), zeros + MID_STEP, zeros.to(self.dtype))
@@ -99,8 +99,8 @@ class Catch:
             )
         ops.check_actions(actions, NUM_ACTIONS)
         fallen = self.move(state, actions)
-        is_last = fallen.ball_row == self.rows - 1
-        state = self.restart(fallen, is_last, self._checked_columns(ball_columns))
+        is_last = self.is_last(fallen)
+        state = self.restart(fallen, is_last, self.checked_columns(ball_columns))
         return state, Timestep(self.render(state), is_last + MID_STEP, self.reward(fallen))
 
     def move(self, state: CatchState, actions: Tensor) -> CatchState:
@@ -111,13 +111,20 @@ class Catch:
         paddle_column = (state.paddle_column + (actions - 1)).clamp(0, self.columns - 1)
         return CatchState(state.ball_row + 1, state.ball_column, paddle_column)
 
+    def is_last(self, state: CatchState) -> Tensor:
+        """Whether the ball is in the paddle's row, [*I].
+
+        Reference: disco_rl/environments/jittable_envs.py::_SingleStreamCatch.is_terminal
+        """
+        return state.ball_row == self.rows - 1
+
     def reward(self, state: CatchState) -> Tensor:
         """Reward of having arrived in a state: 1 or -1 where the ball is down, else 0; [*I].
 
         Reference: disco_rl/environments/jittable_envs.py::_SingleStreamCatch.reward
         """
-        is_down = (state.ball_row == self.rows - 1).to(self.dtype)
-        return is_down * (2 * (state.ball_column == state.paddle_column).to(self.dtype) - 1)
+        is_caught = (state.ball_column == state.paddle_column).to(self.dtype)
+        return (2 * is_caught - 1).masked_fill(~self.is_last(state), 0.0)
 
     def restart(self, state: CatchState, is_last: Tensor, ball_columns: Tensor) -> CatchState:
         """A new ball and the paddle in the middle, where an episode has ended.
@@ -141,7 +148,7 @@ class Catch:
         boards = torch.zeros(*lead, self.rows * self.columns, dtype=self.dtype, device=cells.device)
         return boards.scatter_(-1, cells, 1.0).view(*lead, *self.observation_shape)
 
-    def _checked_columns(self, ball_columns: Tensor) -> Tensor:
+    def checked_columns(self, ball_columns: Tensor) -> Tensor:
         """The columns as indices, or ValueError."""
         if ball_columns.is_floating_point() or ball_columns.dtype == torch.bool:
             raise ValueError(f"Ball columns are {ball_columns.dtype}; give integers.")

@@ -2,10 +2,17 @@
 
 from reference.execution import JaxImplementation
 from reference.identity import describe
-from reference.original import elementary, learning, networks, rules, values
+from reference.original import elementary, environments, learning, networks, rules, values
 
 implementation = JaxImplementation(
     "original",
     describe(),
-    {**elementary.LAYERS, **networks.LAYERS, **values.LAYERS, **learning.LAYERS, **rules.LAYERS},
+    {
+        **elementary.LAYERS,
+        **networks.LAYERS,
+        **values.LAYERS,
+        **learning.LAYERS,
+        **rules.LAYERS,
+        **environments.LAYERS,
+    },
 )
