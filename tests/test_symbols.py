@@ -12,7 +12,7 @@ from reference.identity import load_table
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 HEADING = re.compile(r"^### `(\S+)`$")
-ROW = re.compile(r"^\| `([\w.]+)` \| (.+?) \|(?: (.*?) )?\|$")
+ROW = re.compile(r"^\| `([\w.]+)` \| (.+?) \| *(.*?) *\|$")
 
 # Functions and classes of the notebooks at the pinned commit; they are not part of the installed package.
 NOTEBOOKS = {
@@ -36,7 +36,7 @@ def read(text):
             current = tables.setdefault(heading[1], {})
         elif current is not None and (row := ROW.match(line)):
             assert row[1] not in current, f"{row[1]} has two rows"
-            current[row[1]] = (re.findall(r"`(port[\w.]*)`", row[2]), (row[3] or "").strip())
+            current[row[1]] = (re.findall(r"`(port[\w.]*)`", row[2]), row[3])
         elif current is not None and line.startswith("| `"):
             raise AssertionError(f"not a row: {line}")
     return tables
