@@ -7,7 +7,7 @@ buffer, once that is large enough.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from port import acting
 from port.agent import Agent
+from port.config import AgentConfig
 from port.environments import Catch
 from port.replay import ReplayBuffer
 from port.types import LearnerState, Logs, Params, Rollout
@@ -62,6 +63,11 @@ class EvalConfig:
     def min_buffer_size(self) -> int:
         """Trajectories that must be there before learning starts."""
         return self.batch_size
+
+
+def eval_agent_config(config: AgentConfig | None = None) -> AgentConfig:
+    """An agent as in the original's notebook: its defaults with a learning rate of 0.01."""
+    return replace(config or AgentConfig(), learning_rate=1e-2)
 
 
 class Randomness(Protocol):

@@ -65,6 +65,12 @@ QUICK = {"xla_backend_optimization_level": 0}
 AS_USERS_DO: dict[str, dict[str, Any]] = {}
 
 
+def on_host(layer: LayerFn) -> LayerFn:
+    """Marks a layer that JAX cannot trace, because it is Python and NumPy: it runs as it is, on concrete arrays."""
+    layer.is_on_host = True  # type: ignore[attr-defined]
+    return layer
+
+
 class JaxImplementation:
     """A named set of layers written in JAX; the harness's contract, and what the recorder needs besides.
 
@@ -92,6 +98,8 @@ class JaxImplementation:
                 return bound(inputs), {}
             return pull_back(bound, inputs, cotangents, wrt)
 
+        if getattr(self.layers[layer], "is_on_host", False):
+            return call
         return jax.jit(call, compiler_options=self.compiler_options.get(dtype)) if jit else call
 
     def evaluate(

@@ -124,7 +124,7 @@ class Catch:
         Reference: disco_rl/environments/jittable_envs.py::_SingleStreamCatch.reward
         """
         is_caught = (state.ball_column == state.paddle_column).to(self.dtype)
-        return self.is_last(state) * (2 * is_caught - 1)
+        return (2 * is_caught - 1).masked_fill(~self.is_last(state), 0.0)
 
     def restart(self, state: CatchState, is_last: Tensor, ball_columns: Tensor) -> CatchState:
         """A new ball and the paddle in the middle, where an episode has ended.
