@@ -44,6 +44,15 @@ class LearningState(NamedTuple):
     value: ValueState
 
 
+class OuterLoss(NamedTuple):
+    """The loss that the meta-parameters are judged by, and what came out on the way."""
+
+    loss: Tensor
+    state: LearningState
+    metrics: Logs  # of the inner updates, scalars [N] each
+    meta_log: Logs  # of the outer loss, scalars
+
+
 class MetaGradient(NamedTuple):
     """What one agent contributes to a meta-update."""
 
@@ -149,7 +158,7 @@ def validation_loss(
     return pg_loss, regulariser, logs
 
 
-def meta_gradient(
+def outer_loss(
     agent: Agent,
     value_config: ValueFnConfig,
     outer: OuterLossConfig,
@@ -157,8 +166,8 @@ def meta_gradient(
     state: LearningState,
     train_rollouts: Sequence[Rollout],
     valid_rollout: Rollout,
-) -> MetaGradient:
-    """Gradient of the outer loss of one agent for every meta-parameter, through all inner updates.
+) -> OuterLoss:
+    """The outer loss of one agent, through all inner updates; it can be differentiated for the meta-parameters.
 
     Args:
         agent: the agent.
@@ -170,25 +179,51 @@ def meta_gradient(
         valid_rollout: of the agent before the inner updates, on which the one after them is judged.
 
     Returns:
+        The loss with its graph, the state after the inner updates with its graph, and logs without.
+
+    Reference: colabs/meta_train.ipynb::calculate_meta_gradient
+    """
+    check_rollouts(train_rollouts, valid_rollout)
+    regularisers, metrics = [], []
+    for rollout in train_rollouts:
+        state, regulariser, logs = inner_step(agent, value_config, outer, meta_params, state, rollout)
+        regularisers.append(regulariser)
+        metrics.append(logs)
+    pg_loss, reg_loss, meta_log = validation_loss(state, valid_rollout, value_config, outer)
+    reg_loss = reg_loss + torch.stack(regularisers).mean()
+    meta_loss = pg_loss + reg_loss
+    meta_log |= {"meta_loss": meta_loss.detach(), "pg_loss": pg_loss.detach(), "reg_loss": reg_loss.detach()}
+    stacked = {name: torch.stack([logs[name] for logs in metrics]) for name in metrics[0]}
+    return OuterLoss(meta_loss, state, stacked, meta_log)
+
+
+def meta_gradient(
+    agent: Agent,
+    value_config: ValueFnConfig,
+    outer: OuterLossConfig,
+    meta_params: Params,
+    state: LearningState,
+    train_rollouts: Sequence[Rollout],
+    valid_rollout: Rollout,
+) -> MetaGradient:
+    """Gradient of the outer loss of one agent for every meta-parameter; arguments as of `outer_loss`.
+
+    Returns:
         The gradient, the state after the inner updates (without a graph), and logs.
 
     Reference: colabs/meta_train.ipynb::calculate_meta_gradient
     """
-    _check_rollouts(train_rollouts, valid_rollout)
-    tracked = {name: p.detach().requires_grad_() for name, p in meta_params.items()}
+    tracked = leaves(meta_params)
     with torch.enable_grad():
-        regularisers, metrics = [], []
-        for rollout in train_rollouts:
-            state, regulariser, logs = inner_step(agent, value_config, outer, tracked, state, rollout)
-            regularisers.append(regulariser)
-            metrics.append(logs)
-        pg_loss, reg_loss, meta_log = validation_loss(state, valid_rollout, value_config, outer)
-        reg_loss = reg_loss + torch.stack(regularisers).mean()
-        meta_loss = pg_loss + reg_loss
-        grads = torch.autograd.grad(meta_loss, list(tracked.values()), allow_unused=True, materialize_grads=True)
-    meta_log |= {"meta_loss": meta_loss.detach(), "pg_loss": pg_loss.detach(), "reg_loss": reg_loss.detach()}
-    stacked = {name: torch.stack([logs[name] for logs in metrics]) for name in metrics[0]}
-    return MetaGradient(dict(zip(tracked, grads, strict=True)), trees.detached(state), stacked, meta_log)
+        result = outer_loss(agent, value_config, outer, tracked, state, train_rollouts, valid_rollout)
+        grads = torch.autograd.grad(result.loss, list(tracked.values()), allow_unused=True, materialize_grads=True)
+    grads_by_name = dict(zip(tracked, grads, strict=True))
+    return MetaGradient(grads_by_name, trees.detached(result.state), result.metrics, result.meta_log)
+
+
+def leaves(params: Params) -> Params:
+    """The same parameters as leaves, to take gradients for."""
+    return {name: p.detach().requires_grad_() for name, p in params.items()}
 
 
 def meta_update(
@@ -227,7 +262,8 @@ def meta_update(
         return optim.apply_updates(meta_params, updates), opt_state, logs
 
 
-def _check_rollouts(train_rollouts: Sequence[Rollout], valid_rollout: Rollout) -> None:
+def check_rollouts(train_rollouts: Sequence[Rollout], valid_rollout: Rollout) -> None:
+    """Raises ValueError or KeyError where a rollout is missing or does not fit together."""
     if not train_rollouts:
         raise ValueError("A meta-gradient needs at least one inner update; give a rollout for each.")
     for rollout in (*train_rollouts, valid_rollout):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from port import agent_net, init, moving_average, names, nets, ops, optim, trees, values
+from port import agent_net, init, moving_average, names, nets, ops, optim, trees, values, vtrace
 from port.names import ObsSpec
 from port.types import AdamState, EmaState, Logs, Observations, Params, Rollout, ValueOuts
 
@@ -91,7 +91,7 @@ def estimates(
     Reference: disco_rl/value_fns/value_fn.py::ValueFunction.get_value_outs
     """
     net_out = net(state.params, rollout.observations)
-    outs, adv_ema, td_ema = values.value_outs_v(
+    outs, adv_ema, td_ema = vtrace.value_outs(
         net_out,
         target_logits,
         rollout.agent_outs["logits"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from port import meta_gradient, names, value_fn, values
+from port import meta_gradient, names, value_fn, vtrace
 from port.adapter.inputs import (
     Settings,
     Tensors,
@@ -24,13 +24,13 @@ from port.types import Rollout
 
 @layer("values/vtrace")
 def _vtrace(x: Tensors, s: Settings) -> Tensors:
-    outs = values.estimate_values(**x, discount=s["discount"], lambda_=s["lambda"])
+    outs = vtrace.estimate_values(**x, discount=s["discount"], lambda_=s["lambda"])
     return {name: getattr(outs, name) for name in ("value_target", "adv", "td")}
 
 
 @layer("values/outs_v")
 def _outs_v(x: Tensors, s: Settings) -> Tensors:
-    outs, adv_ema, td_ema = values.value_outs_v(
+    outs, adv_ema, td_ema = vtrace.value_outs(
         x["value_out"],
         **{name: x[name] for name in ("pi_logits", "mu_logits", "actions", "rewards")},
         continues=1.0 - x["is_terminal"].to(x["rewards"].dtype),

@@ -32,17 +32,31 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--quiet", action="store_true", help="no progress bar")
     for setting in fields(MetaTrainConfig):
         flag, default = f"--{setting.name.replace('_', '-')}", setting.default
-        shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
-        made.add_argument(flag, type=_reader(default), help=f"{setting.metadata['help']} (notebook: {shown})")
+        made.add_argument(flag, type=_reader(default), help=f"{setting.metadata['help']} (notebook: {_shown(default)})")
     return made
+
+
+def _shown(default: Any) -> str:
+    """A default as it would be typed."""
+    if isinstance(default, bool):
+        return "yes" if default else "no"
+    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
 
 
 def _reader(default: Any) -> Any:
     """Reads a setting of the kind of its default; lists are separated by commas."""
+    if isinstance(default, bool):
+        return _yes_or_no
     if not isinstance(default, tuple):
         return type(default)
     kind = type(default[0])
     return lambda text: tuple(kind(part) for part in text.split(","))
+
+
+def _yes_or_no(text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise argparse.ArgumentTypeError(f"say yes or no, not {text!r}")
+    return text == "yes"
 
 
 def read_config(arguments: argparse.Namespace) -> MetaTrainConfig:

@@ -29,6 +29,7 @@ class MetaTrainConfig:
     meta_learning_rate: float = _setting(5e-4, "of Adam on the meta-parameters")
     max_meta_grad_norm: float = _setting(0.0, "longer meta-gradients are cut to this norm; 0 for never")
     seed: int = _setting(4, "of everything that is random")
+    recompute: bool = _setting(False, "yes: less memory, in which inner updates are computed twice; no: faster")
 
     prediction_size: int = _setting(600, "size of the predictions y and z")
     hidden_size: int = _setting(256, "of the meta-network's LSTM")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from port import acting, evaluation, meta_gradient, value_fn
+from port import acting, evaluation, meta_checkpointing, meta_gradient, value_fn
 from port.agent import Agent
 from port.environments import Catch
 from port.meta_gradient import LearningState
@@ -93,7 +93,8 @@ class Member:
             state = self.fresh(step)
         train, valid, stream = self.act(step, state)
         c = self.config
-        result = meta_gradient.meta_gradient(self.agent, c.value_fn, c.outer, meta_params, state.learning, train, valid)
+        differentiate = meta_checkpointing.checkpointed_meta_gradient if c.recompute else meta_gradient.meta_gradient
+        result = differentiate(self.agent, c.value_fn, c.outer, meta_params, state.learning, train, valid)
         rewards = torch.stack([rollout.rewards for rollout in train])
         caught, missed = int((rewards > 0).sum()), int((rewards < 0).sum())
         log = {name: float(x) for name, x in result.meta_log.items()}

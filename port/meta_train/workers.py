@@ -80,11 +80,15 @@ def _serve(pipe: Connection, config: MetaTrainConfig, indices: Sequence[int]) ->
         except (EOFError, KeyboardInterrupt):
             return
         try:
-            pipe.send((True, getattr(crew, name)(*arguments)))
+            answer = (True, getattr(crew, name)(*arguments))
         except KeyboardInterrupt:
             return
         except Exception as problem:
-            pipe.send((False, f"{type(problem).__name__}: {problem}"))
+            answer = (False, f"{type(problem).__name__}: {problem}")
+        try:
+            pipe.send(answer)
+        except OSError:  # the run was killed meanwhile
+            return
 
 
 class Workers:
