@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from port import moving_average, ops, update_rule, values
+from port import moving_average, ops, update_rule, values, vtrace
 from port.config import ActorCriticConfig, ActorCriticHyperParams
 from port.types import ActorCriticState, Heads, Logs, MetaOut, Params, RuleInputs
 
@@ -56,7 +56,7 @@ class ActorCritic(update_rule.WithoutMetaNet):
         Reference: disco_rl/update_rules/actor_critic.py::ActorCritic.unroll_meta_net
         """
         self._check(inputs, is_off_policy=True)
-        outs, adv_ema, td_ema = values.value_outs_v(
+        outs, adv_ema, td_ema = vtrace.value_outs(
             inputs.agent_out["v"],
             inputs.agent_out["logits"],
             inputs.behaviour_agent_out["logits"],

@@ -4,12 +4,12 @@ An agent takes N inner updates, each from its own rollout and each under the rul
 The agent that comes out is judged on a validation rollout by a policy gradient, with advantages from the value function
 that learned beside it, and a few regularisers keep the rule's targets and the agent's predictions spread out.
 
-A word on precision. At an agent's first update Adam divides each gradient by its own size, so that every entry of the
+A word on float32. At an agent's first update Adam divides each gradient by its own size, so that every entry of the
 direction is +-1 up to its epsilon: 0.99999... in exact arithmetic, just inside the clip bound of 1, where the clip
 passes the whole derivative. In float32 that number rounds onto the bound, or past it, and frameworks then pass 0, half
-or all of the derivative; which one is a matter of rounding, not of the rule, although the update itself is right to 7e-6.
-So the meta-gradient of a fresh agent is judged in float64, where the direction stays inside the bound. Later updates mix
-old and new gradients and are not affected.
+or all of the derivative: a matter of rounding, not of the rule, although the update itself is right to 7e-6. So the
+meta-gradient of a fresh agent is judged in float64, where the direction stays inside the bound. Later updates mix old
+and new gradients and do not stand on it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from port import agent_net, nets, ops, value_fn
+from port import agent_net, nets, ops, optim, trees, value_fn
 from port.agent import Agent, check_rollout
-from port.types import AdamState, EmaState, LearnerState, Logs, LstmState, MetaState, Outputs, Params, Rollout
+from port.types import AdamState, LearnerState, Logs, Outputs, Params, Rollout
 from port.value_fn import ValueFnConfig, ValueState
 
 
@@ -44,6 +44,15 @@ class LearningState(NamedTuple):
     value: ValueState
 
 
+class OuterLoss(NamedTuple):
+    """The loss that the meta-parameters are judged by, and what came out on the way."""
+
+    loss: Tensor
+    state: LearningState
+    metrics: Logs  # of the inner updates, scalars [N] each
+    meta_log: Logs  # of the outer loss, scalars
+
+
 class MetaGradient(NamedTuple):
     """What one agent contributes to a meta-update."""
 
@@ -51,22 +60,6 @@ class MetaGradient(NamedTuple):
     state: LearningState
     metrics: Logs  # of the inner updates, scalars [N] each
     meta_log: Logs  # of the outer loss, scalars
-
-
-def policy_gradient_loss(logits: Tensor, actions: Tensor, advantages: Tensor) -> Tensor:
-    """Minus log-probability of each action times its advantage, which is held constant.
-
-    Args:
-        logits: [..., A].
-        actions: [...].
-        advantages: [...].
-
-    Returns:
-        [...].
-
-    Reference: disco_rl/utils.py::differentiable_policy_gradient_loss
-    """
-    return -ops.batch_lookup(logits.log_softmax(-1), actions) * advantages.detach()
 
 
 def validation_outputs(params: Params, rollout: Rollout) -> Outputs:
@@ -150,7 +143,7 @@ def validation_loss(
     logits = out["logits"][:-1]
     with torch.no_grad():
         outs, _, _, _ = value_fn.estimates(state.value, rollout, out["logits"], value_config)
-    pg_loss = policy_gradient_loss(logits, actions, outs.normalized_adv).mean()
+    pg_loss = ops.policy_gradient_loss(logits, actions, outs.normalized_adv).mean()
     entropy = ops.categorical_entropy(logits).mean()
     y_entropy = ops.categorical_entropy(out["y"]).mean()
     z_entropy = ops.categorical_entropy(ops.batch_lookup(out["z"][:-1], actions)).mean()
@@ -165,7 +158,7 @@ def validation_loss(
     return pg_loss, regulariser, logs
 
 
-def meta_gradient(
+def outer_loss(
     agent: Agent,
     value_config: ValueFnConfig,
     outer: OuterLossConfig,
@@ -173,8 +166,8 @@ def meta_gradient(
     state: LearningState,
     train_rollouts: Sequence[Rollout],
     valid_rollout: Rollout,
-) -> MetaGradient:
-    """Gradient of the outer loss of one agent for every meta-parameter, through all inner updates.
+) -> OuterLoss:
+    """The outer loss of one agent, through all inner updates; it can be differentiated for the meta-parameters.
 
     Args:
         agent: the agent.
@@ -186,49 +179,92 @@ def meta_gradient(
         valid_rollout: of the agent before the inner updates, on which the one after them is judged.
 
     Returns:
+        The loss with its graph, the state after the inner updates with its graph, and logs without.
+
+    Reference: colabs/meta_train.ipynb::calculate_meta_gradient
+    """
+    check_rollouts(train_rollouts, valid_rollout)
+    regularisers, metrics = [], []
+    for rollout in train_rollouts:
+        state, regulariser, logs = inner_step(agent, value_config, outer, meta_params, state, rollout)
+        regularisers.append(regulariser)
+        metrics.append(logs)
+    pg_loss, reg_loss, meta_log = validation_loss(state, valid_rollout, value_config, outer)
+    reg_loss = reg_loss + torch.stack(regularisers).mean()
+    meta_loss = pg_loss + reg_loss
+    meta_log |= {"meta_loss": meta_loss.detach(), "pg_loss": pg_loss.detach(), "reg_loss": reg_loss.detach()}
+    stacked = {name: torch.stack([logs[name] for logs in metrics]) for name in metrics[0]}
+    return OuterLoss(meta_loss, state, stacked, meta_log)
+
+
+def meta_gradient(
+    agent: Agent,
+    value_config: ValueFnConfig,
+    outer: OuterLossConfig,
+    meta_params: Params,
+    state: LearningState,
+    train_rollouts: Sequence[Rollout],
+    valid_rollout: Rollout,
+) -> MetaGradient:
+    """Gradient of the outer loss of one agent for every meta-parameter; arguments as of `outer_loss`.
+
+    Returns:
         The gradient, the state after the inner updates (without a graph), and logs.
 
     Reference: colabs/meta_train.ipynb::calculate_meta_gradient
     """
-    _check_rollouts(train_rollouts, valid_rollout)
-    tracked = {name: p.detach().requires_grad_() for name, p in meta_params.items()}
+    tracked = leaves(meta_params)
     with torch.enable_grad():
-        regularisers, metrics = [], []
-        for rollout in train_rollouts:
-            state, regulariser, logs = inner_step(agent, value_config, outer, tracked, state, rollout)
-            regularisers.append(regulariser)
-            metrics.append(logs)
-        pg_loss, reg_loss, meta_log = validation_loss(state, valid_rollout, value_config, outer)
-        reg_loss = reg_loss + torch.stack(regularisers).mean()
-        meta_loss = pg_loss + reg_loss
-        grads = torch.autograd.grad(meta_loss, list(tracked.values()), allow_unused=True, materialize_grads=True)
-    meta_log |= {"meta_loss": meta_loss.detach(), "pg_loss": pg_loss.detach(), "reg_loss": reg_loss.detach()}
-    stacked = {name: torch.stack([logs[name] for logs in metrics]) for name in metrics[0]}
-    return MetaGradient(dict(zip(tracked, grads, strict=True)), detached(state), stacked, meta_log)
+        result = outer_loss(agent, value_config, outer, tracked, state, train_rollouts, valid_rollout)
+        grads = torch.autograd.grad(result.loss, list(tracked.values()), allow_unused=True, materialize_grads=True)
+    grads_by_name = dict(zip(tracked, grads, strict=True))
+    return MetaGradient(grads_by_name, trees.detached(result.state), result.metrics, result.meta_log)
 
 
-def _check_rollouts(train_rollouts: Sequence[Rollout], valid_rollout: Rollout) -> None:
+def leaves(params: Params) -> Params:
+    """The same parameters as leaves, to take gradients for."""
+    return {name: p.detach().requires_grad_() for name, p in params.items()}
+
+
+def meta_update(
+    meta_params: Params,
+    opt_state: AdamState,
+    grads: Sequence[Params],
+    learning_rate: float,
+    max_grad_norm: float | None = None,
+) -> tuple[Params, AdamState, Logs]:
+    """A step of Adam on the meta-parameters, along the mean of the agents' meta-gradients.
+
+    Args:
+        meta_params: of the rule.
+        opt_state: of Adam.
+        grads: of each agent of the population.
+        learning_rate: of Adam.
+        max_grad_norm: the mean is shortened to this norm where it is longer; the original never does.
+
+    Returns:
+        The new meta-parameters, the new state of Adam, and the norms of gradient and update.
+
+    Reference: colabs/meta_train.ipynb::meta_update
+    """
+    if not grads:
+        raise ValueError("A meta-update needs the meta-gradient of at least one agent.")
+    with torch.no_grad():
+        mean = {name: torch.stack([g[name] for g in grads]).mean(0) for name in meta_params}
+        norm = optim.global_norm(mean)
+        if max_grad_norm is not None:
+            shrink = (max_grad_norm / norm).clamp(max=1.0)
+            mean = {name: g * shrink for name, g in mean.items()}
+        # Forward, this is optax.adam: the stopped denominator only matters to who differentiates the update.
+        directions, opt_state = optim.adam_sg(mean, opt_state)
+        updates = {name: -learning_rate * d for name, d in directions.items()}
+        logs = {"meta_grad_norm": norm, "meta_up_norm": optim.global_norm(updates)}
+        return optim.apply_updates(meta_params, updates), opt_state, logs
+
+
+def check_rollouts(train_rollouts: Sequence[Rollout], valid_rollout: Rollout) -> None:
+    """Raises ValueError or KeyError where a rollout is missing or does not fit together."""
     if not train_rollouts:
         raise ValueError("A meta-gradient needs at least one inner update; give a rollout for each.")
     for rollout in (*train_rollouts, valid_rollout):
         check_rollout(rollout)
-
-
-def detached(state: LearningState) -> LearningState:
-    """The same numbers without a graph."""
-
-    def cut(params: Params) -> Params:
-        return {name: p.detach() for name, p in params.items()}
-
-    def cut_ema(ema: EmaState) -> EmaState:
-        return EmaState(*(x.detach() for x in ema))
-
-    learner, opt = state.learner, state.learner.opt_state
-    rule = learner.meta_state
-    rule = MetaState(
-        LstmState(rule.rnn_state.hidden.detach(), rule.rnn_state.cell.detach()),
-        cut_ema(rule.adv_ema),
-        cut_ema(rule.td_ema),
-        cut(rule.target_params),
-    )
-    return LearningState(LearnerState(cut(learner.params), AdamState(opt.count, cut(opt.mu), cut(opt.nu)), rule), state.value)

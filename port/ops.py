@@ -192,10 +192,10 @@ def importance_weights(pi_logits: Tensor, mu_logits: Tensor, actions: Tensor) ->
 
     Reference: disco_rl/value_fns/value_utils.py::importance_weight
     """
-    with torch.no_grad():
-        log_pi = batch_lookup(pi_logits.log_softmax(-1), actions)
-        log_mu = batch_lookup(mu_logits.log_softmax(-1), actions)
-        return (log_pi - log_mu).exp()
+    pi_logits, mu_logits = pi_logits.detach(), mu_logits.detach()
+    log_pi = batch_lookup(pi_logits.log_softmax(-1), actions)
+    log_mu = batch_lookup(mu_logits.log_softmax(-1), actions)
+    return (log_pi - log_mu).exp()
 
 
 def policy_gradient_loss(logits: Tensor, actions: Tensor, advantages: Tensor, backprop: bool = False) -> Tensor:

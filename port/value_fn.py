@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from port import agent_net, init, moving_average, names, nets, ops, optim, values
+from port import agent_net, init, moving_average, names, nets, ops, optim, trees, values, vtrace
 from port.names import ObsSpec
-from port.types import AdamState, EmaState, Logs, Params, Rollout, ValueOuts
+from port.types import AdamState, EmaState, Logs, Observations, Params, Rollout, ValueOuts
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def init_state(params: Params) -> ValueState:
     return ValueState(params, optim.init_adam(params), moving_average.init(like), moving_average.init(like))
 
 
-def net(params: Params, observations: agent_net.Observations) -> Tensor:
+def net(params: Params, observations: Observations) -> Tensor:
     """The network's output, a value in signed-hyperbolic units: observations [T+1, B, ...] to [T+1, B, 1].
 
     Reference: disco_rl/networks/nets.py::MLPHeadNet._head_pass
@@ -91,7 +91,7 @@ def estimates(
     Reference: disco_rl/value_fns/value_fn.py::ValueFunction.get_value_outs
     """
     net_out = net(state.params, rollout.observations)
-    outs, adv_ema, td_ema = values.value_outs_v(
+    outs, adv_ema, td_ema = vtrace.value_outs(
         net_out,
         target_logits,
         rollout.agent_outs["logits"],
@@ -142,20 +142,4 @@ def update(
         updates = optim.clip_and_scale(directions, config.max_abs_update, config.learning_rate)
         new = ValueState(optim.apply_updates(params, updates), opt_state, adv_ema, td_ema)
     logs = {"value_loss": loss, "value_td": outs.td, "value_normalized_td": outs.normalized_td}
-    return (new, outs, logs) if keep_graph else (_detached(new), _detached_outs(outs), _detached_logs(logs))
-
-
-def _detached_ema(state: EmaState) -> EmaState:
-    return EmaState(*(x.detach() for x in state))
-
-
-def _detached(state: ValueState) -> ValueState:
-    return state._replace(adv_ema=_detached_ema(state.adv_ema), td_ema=_detached_ema(state.td_ema))
-
-
-def _detached_outs(outs: ValueOuts) -> ValueOuts:
-    return ValueOuts(*(x.detach() for x in outs))
-
-
-def _detached_logs(logs: Logs) -> Logs:
-    return {name: x.detach() for name, x in logs.items()}
+    return (new, outs, logs) if keep_graph else (trees.detached(new), trees.detached(outs), trees.detached(logs))

@@ -80,7 +80,7 @@ register(
             Case("other_discounting", {"discount_factor": 0.9, "vtrace_lambda": 0.5}),
             Case("other_averages", {"moving_average_decay": 0.9, "moving_average_eps": 1e-3}),
         ),
-        ("ops/importance_weight", "values/from_logits", "moving_average/normalize"),
+        ("values/outs_v",),
     )
 )
 

@@ -2,7 +2,7 @@
 
 from reference.execution import JaxImplementation
 from reference.identity import describe
-from reference.original import elementary, environments, learning, networks, rules, values
+from reference.original import elementary, environments, learning, metatraining, networks, rules, values
 
 implementation = JaxImplementation(
     "original",
@@ -14,5 +14,6 @@ implementation = JaxImplementation(
         **learning.LAYERS,
         **rules.LAYERS,
         **environments.LAYERS,
+        **metatraining.LAYERS,
     },
 )

@@ -29,33 +29,31 @@ HYPER_PARAMS = ("pi_cost", "y_cost", "z_cost", "value_cost", "aux_policy_cost")
 HYPER_PARAMS += ("target_params_coeff", "value_fn_td_lambda")
 
 
-def adam_state(x: Tensors) -> optax.ScaleByAdamState:
-    """Adam's state among the inputs."""
+def _adam_state(x: Tensors) -> optax.ScaleByAdamState:
     return optax.ScaleByAdamState(count=x["opt/count"], mu=nested("opt/mu", x), nu=nested("opt/nu", x))
 
 
-def flat_adam(state: optax.ScaleByAdamState) -> Tensors:
-    """The inverse of `adam_state`."""
+def _flat_adam(state: optax.ScaleByAdamState) -> Tensors:
     return {"opt/count": state.count, **flattened("opt/mu", state.mu), **flattened("opt/nu", state.nu)}
 
 
 def adam(x: Tensors, s: Settings) -> Tensors:
     """Adam's direction with its denominator stopped."""
     optimiser = optimizers.scale_by_adam_sg_denom(s["b1"], s["b2"], s["eps"])
-    updates, state = optimiser.update(nested("grads", x), adam_state(x))
-    return {**flattened("updates", updates), **flat_adam(state)}
+    updates, state = optimiser.update(nested("grads", x), _adam_state(x))
+    return {**flattened("updates", updates), **_flat_adam(state)}
 
 
 def update(x: Tensors, s: Settings) -> Tensors:
     """The agent's whole optimiser, taken from an agent, applied to parameters."""
     optimiser = _agent(json.dumps(_smallest_agent(s), sort_keys=True))._optimizer
     params = nested("params", x)
-    state = (adam_state(x), *optimiser.init(params)[1:])
+    state = (_adam_state(x), *optimiser.init(params)[1:])
     updates, new = optimiser.update(nested("grads", x), state, params)
     return {
         **flattened("params", optax.apply_updates(params, updates)),
         **flattened("updates", updates),
-        **flat_adam(new[0]),
+        **_flat_adam(new[0]),
     }
 
 
@@ -63,7 +61,7 @@ def target_average(x: Tensors, s: Settings) -> Tensors:
     """The rule's own averaging of target parameters; everything else it does is given empty results."""
     zeros = jnp.zeros((1, 1, 1))
     rule = _rule(json.dumps(_smallest_agent({}), sort_keys=True))
-    nothing = types.UpdateRuleInputs(
+    rollout = types.UpdateRuleInputs(
         observations=None,
         actions=jnp.zeros((2, 1), jnp.int32),
         rewards=jnp.zeros((1, 1)),
@@ -79,7 +77,7 @@ def target_average(x: Tensors, s: Settings) -> Tensors:
             params=nested("online", x),
             state=None,
             meta_state=dict(target_params=nested("target", x), rnn_state=None, adv_ema_state=None, td_ema_state=None),
-            rollout=nothing,
+            rollout=rollout,
             hyper_params={"target_params_coeff": s["target_params_coeff"], "value_fn_td_lambda": 0.0},
             unroll_policy_fn=lambda *_: ({"q": None}, None),
             rng=None,
@@ -161,8 +159,7 @@ def _flat_meta_state(state: dict[str, Any]) -> Tensors:
     }
 
 
-def experience(x: Tensors) -> types.UpdateRuleInputs:
-    """What a rule sees, among the inputs; what a layer does not have is left empty."""
+def _experience(x: Tensors) -> types.UpdateRuleInputs:
     ends = x["is_terminal"] if "is_terminal" in x else jnp.zeros(x["actions"][1:].shape, bool)
     return types.UpdateRuleInputs(
         observations=x.get("observations"),
@@ -182,7 +179,7 @@ def unroll_meta_net(x: Tensors, s: Settings) -> Tensors:
         params=nested("params", x),
         state={},
         meta_state=_meta_state(x),
-        rollout=experience(x),
+        rollout=_experience(x),
         hyper_params=agent.settings.hyper_params.to_dict(),
         unroll_policy_fn=agent_network(s).unroll,
         rng=None,
@@ -194,14 +191,14 @@ def unroll_meta_net(x: Tensors, s: Settings) -> Tensors:
 def agent_loss(x: Tensors, s: Settings) -> Tensors:
     """The part of the loss that meta-gradients pass through."""
     rule = agent_for({**s, "K": 3}).update_rule
-    loss, log = rule.agent_loss(experience(x), under("meta_out", x), s, backprop=s["backprop"])
+    loss, log = rule.agent_loss(_experience(x), under("meta_out", x), s, backprop=s["backprop"])
     return {"loss": loss, **{f"log/{name}": value for name, value in log.items()}}
 
 
 def agent_loss_no_meta(x: Tensors, s: Settings) -> Tensors:
     """The value loss."""
     rule = agent_for(s).update_rule
-    loss, log = rule.agent_loss_no_meta(experience(x), under("meta_out", x), s)
+    loss, log = rule.agent_loss_no_meta(_experience(x), under("meta_out", x), s)
     return {"loss": loss, **{f"log/{name}": value for name, value in log.items()}}
 
 
@@ -220,8 +217,7 @@ def actor_step(x: Tensors, s: Settings) -> Tensors:
     return {"actions": step.actions, "discounts": step.discounts, **step.agent_outs}
 
 
-def rollout(x: Tensors) -> types.ActorRollout:
-    """The rollout among the inputs."""
+def _rollout(x: Tensors) -> types.ActorRollout:
     return types.ActorRollout(
         observations=x["rollout/observations"],
         actions=x["rollout/actions"],
@@ -240,7 +236,7 @@ def loss(x: Tensors, s: Settings) -> Tensors:
         nested("params", x),
         agent_net_state={},
         meta_state=None,
-        rollout=rollout(x),
+        rollout=_rollout(x),
         meta_out=under("meta_out", x),
         is_meta_training=True,
     )
@@ -251,25 +247,26 @@ def loss(x: Tensors, s: Settings) -> Tensors:
 def _learner_state(x: Tensors, agent: agent_lib.Agent) -> agent_lib.LearnerState:
     params = nested("params", x)
     rest = agent._optimizer.init(params)[1:]
-    return agent_lib.LearnerState(params=params, opt_state=(adam_state(x), *rest), meta_state=_meta_state(x))
+    return agent_lib.LearnerState(params=params, opt_state=(_adam_state(x), *rest), meta_state=_meta_state(x))
 
 
 def _flat_learner_state(state: agent_lib.LearnerState) -> Tensors:
     return {
         **flattened("params", state.params),
-        **flat_adam(state.opt_state[0]),
+        **_flat_adam(state.opt_state[0]),
         **_flat_meta_state(state.meta_state),
     }
 
 
-def learner_step(x: Tensors, s: Settings) -> Tensors:
-    """One learner step."""
+def learner_step(x: Tensors, s: Settings, keep_meta_out: bool = False) -> Tensors:
+    """One learner step; with what the rule said under `meta_out/`, if asked to."""
     agent = agent_for(s)
     state, _, log = agent.learner_step(
-        None, rollout(x), _learner_state(x, agent), {}, nested("meta_params", x), s["is_meta_training"]
+        None, _rollout(x), _learner_state(x, agent), {}, nested("meta_params", x), s["is_meta_training"]
     )
-    logs = {f"log/{name}": value for name, value in log.items() if name != "meta_out"}
-    return {**_flat_learner_state(state), **logs}
+    meta_out = log.pop("meta_out")
+    said = flattened("meta_out", meta_out) if keep_meta_out else {}
+    return {**_flat_learner_state(state), **{f"log/{name}": value for name, value in log.items()}, **said}
 
 
 def learner_steps(x: Tensors, s: Settings) -> Tensors:
@@ -278,8 +275,8 @@ def learner_steps(x: Tensors, s: Settings) -> Tensors:
     rollouts = {name: value for name, value in x.items() if name.startswith("rollout/")}
     start = {name: value for name, value in x.items() if name not in meta_params and name not in rollouts}
 
-    def step(state: Tensors, taken: Tensors) -> tuple[Tensors, Tensors]:
-        out = learner_step({**state, **taken, **meta_params}, s)
+    def step(state: Tensors, rollout: Tensors) -> tuple[Tensors, Tensors]:
+        out = learner_step({**state, **rollout, **meta_params}, s)
         logs = {name: value for name, value in out.items() if name.startswith("log/")}
         return {name: out[name] for name in state}, logs
 

@@ -13,8 +13,8 @@ from disco_rl import types, utils
 from disco_rl.update_rules import actor_critic, policy_gradient
 from dm_env import specs as dm_specs
 
+from reference.original import learning
 from reference.original.elementary import ema_state, flat_ema
-from reference.original.learning import adam_state, experience, flat_adam, rollout
 from reference.original.networks import action_spec
 from reference.original.trees import flattened, nested, under
 
@@ -51,7 +51,7 @@ def unroll(x: Tensors, s: Settings) -> Tensors:
         params=None,
         state=None,
         meta_state=_meta_state(x),
-        rollout=experience(x),
+        rollout=learning._experience(x),
         hyper_params=s,
         unroll_policy_fn=None,
         rng=None,
@@ -62,14 +62,14 @@ def unroll(x: Tensors, s: Settings) -> Tensors:
 def agent_loss(x: Tensors, s: Settings) -> Tensors:
     """The actor-critic loss."""
     rule = actor_critic.ActorCritic(**_options(s))
-    loss, log = rule.agent_loss(experience(x), under("meta_out", x), s, backprop=True)
+    loss, log = rule.agent_loss(learning._experience(x), under("meta_out", x), s, backprop=True)
     return {"loss": loss, **{f"log/{name}": value for name, value in log.items()}}
 
 
 def pg_rule_loss(x: Tensors, s: Settings) -> Tensors:
     """The policy-gradient rule from a value function's estimates to its loss, by the rule's own call."""
     options = {name: s[name] for name in ("entropy_cost", "normalize_adv", "pg_cost")}
-    seen = experience(x)
+    seen = learning._experience(x)
     seen.value_out = types.ValueOuts(**under("value_out", x))
     loss, _, log = policy_gradient.PolicyGradientUpdate(**options)(
         meta_params=None,
@@ -105,11 +105,11 @@ def actor_critic_step(x: Tensors, s: Settings) -> Tensors:
     """One learner step of an agent with the actor-critic rule."""
     agent = _agent(json.dumps(s, sort_keys=True))
     params = nested("params", x)
-    optimiser = (adam_state(x), *agent._optimizer.init(params)[1:])
+    optimiser = (learning._adam_state(x), *agent._optimizer.init(params)[1:])
     before = agent_lib.LearnerState(params=params, opt_state=optimiser, meta_state=_meta_state(x))
-    after, _, log = agent.learner_step(None, rollout(x), before, {}, {}, s["is_meta_training"])
+    after, _, log = agent.learner_step(None, learning._rollout(x), before, {}, {}, s["is_meta_training"])
     logs = {f"log/{name}": value for name, value in log.items() if name != "meta_out"}
-    state = {**flat_adam(after.opt_state[0]), **_flat_meta_state(after.meta_state)}
+    state = {**learning._flat_adam(after.opt_state[0]), **_flat_meta_state(after.meta_state)}
     return {**flattened("params", after.params), **state, **logs}
 
 

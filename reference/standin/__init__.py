@@ -7,8 +7,11 @@ names; `layers` gives them the harness's names. It is held to the original's gol
 
 from reference.execution import JaxImplementation
 from reference.standin.layers import LAYERS
+from reference.standin.metatraining import LAYERS as META_TRAINING
 from reference.standin.rules import LAYERS as RULES
 
 implementation = JaxImplementation(
-    "standin", "Disco in JAX, written here on rlax, distrax and optax; never sees disco_rl", {**LAYERS, **RULES}
+    "standin",
+    "Disco in JAX, written here on rlax, distrax and optax; never sees disco_rl",
+    {**LAYERS, **RULES, **META_TRAINING},
 )

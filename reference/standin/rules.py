@@ -7,25 +7,17 @@ costs `pg_cost`, `value_cost`, `entropy_cost`; and for the learner step those of
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import optax
-import rlax
 
 from reference.standin import layers, learning
-from reference.standin.elementary import (
-    entropy,
-    importance_weight,
-    lookup,
-    normalize_by_moments,
-    update_moments,
-)
+from reference.standin.elementary import entropy, lookup
+from reference.standin.metatraining import value_outs_v
 from reference.standin.named import Array, Settings, Tensors, below, under
 from reference.standin.networks import mlp
 from reference.standin.rule import means
-from reference.standin.values import Averages, ValueForm, scalar_value, value_loss_from_td
+from reference.standin.values import Averages, ValueForm, ValueSettings, value_loss_from_td
 
 HEADS = {"logits": "mlp/~_head_pass/torso_head", "v": "mlp/~_head_pass/torso_head_1"}
 
@@ -43,41 +35,35 @@ def value_form(s: Settings) -> ValueForm:
     return ValueForm(s["max_abs_value"], s["categorical_value"], s["nonlinear_value_transform"])
 
 
-def estimates(e: Tensors, s: Settings) -> Tensors:
-    """Advantages, value targets and TD errors by V-trace.
+KEPT_VALUES = {
+    **{"raw_advs": "adv", "normalized_advs": "normalized_adv", "tds": "td", "normalized_tds": "normalized_td"},
+    **{"value_target": "value_target", "values": "value"},
+}
+
+
+def actor_critic_targets(e: Tensors, averages: Averages, s: Settings) -> tuple[Tensors, Averages]:
+    """What the actor-critic loss needs of a trajectory.
 
     Args:
         e: `agent_out/logits` and `behaviour_out/logits` [T+1, B, A], `agent_out/v` [T+1, B, K], `actions` [T+1, B],
             `rewards` and `is_terminal` [T, B].
+        averages: of the past.
         s: settings.
 
     Returns:
-        [T, B]: `raw_advs`, `value_target`, `tds`; [T+1, B]: `values`.
-
-    Reference: disco_rl/value_fns/value_utils.py::estimate_values
-    """
-    values = scalar_value(e["agent_out/v"], value_form(s))
-    rho = importance_weight(e["agent_out/logits"][:-1], e["behaviour_out/logits"][:-1], e["actions"][:-1])
-    discounts = s["discount_factor"] * (1.0 - e["is_terminal"])
-    one_trajectory = functools.partial(rlax.vtrace_td_error_and_advantage, lambda_=s["vtrace_lambda"])
-    vtrace = jax.vmap(one_trajectory, in_axes=1, out_axes=1)(values[:-1], values[1:], e["rewards"], discounts, rho)
-    target = values[:-1] + vtrace.errors
-    return {"raw_advs": vtrace.pg_advantage, "value_target": target, "tds": target - values[:-1], "values": values}
-
-
-def actor_critic_targets(e: Tensors, averages: Averages, s: Settings) -> tuple[Tensors, Averages]:
-    """What the actor-critic loss needs of a trajectory: `estimates`, raw and in units of their own deviation.
+        [T, B]: `raw_advs`, `tds`, both normalised, `value_target`; [T+1, B]: `values`; and the averages carried on.
 
     Reference: disco_rl/update_rules/actor_critic.py::ActorCritic.unroll_meta_net
     """
-    outs, decay, eps = estimates(e, s), s["moving_average_decay"], s["moving_average_eps"]
-    adv = update_moments(outs["raw_advs"], averages.adv, decay)
-    td = update_moments(outs["tds"], averages.td, decay)
-    in_deviations = {
-        "normalized_advs": normalize_by_moments(outs["raw_advs"], adv, eps),
-        "normalized_tds": normalize_by_moments(outs["tds"], td, eps, subtract_mean=False),
+    names = ("discount_factor", "vtrace_lambda", "moving_average_decay", "moving_average_eps")
+    numbers = ValueSettings(value_form(s), *(s[name] for name in names))
+    seen = {
+        **{name: e["agent_out/v"] for name in ("value_out", "target_value_out")},
+        **{"pi_logits": e["agent_out/logits"], "mu_logits": e["behaviour_out/logits"], "actions": e["actions"]},
+        **{"rewards": e["rewards"], "continues": 1.0 - e["is_terminal"]},
     }
-    return outs | in_deviations, Averages(adv, td)
+    outs, averages = value_outs_v(seen, averages, numbers)
+    return {name: outs[kept] for name, kept in KEPT_VALUES.items()}, averages
 
 
 def actor_critic_loss(agent_out: Tensors, actions: Array, meta_out: Tensors, s: Settings) -> tuple[Array, Tensors]:
