@@ -15,9 +15,9 @@ ALLOWED = {
     "port": STDLIB | {"numpy", "port", "torch"},
     "parity": STDLIB | {"hypothesis", "numpy", "parity", "pytest", "rich", "safetensors"},
 }
-# The port's commands may show progress and draw, inside functions: the library is imported without.
+# The commands of the port may show progress, draw and keep files, inside functions: the library is imported without.
 COMMANDS = ("port/evaluate.py", "port/meta_train/")
-ALLOWED_IN_COMMANDS = {"matplotlib", "rich"}
+ALLOWED_IN_COMMANDS = {"matplotlib", "rich", "safetensors"}
 FORBIDDEN = {
     "port": JAX_STACK | {"disco_rl", "parity", "reference", "reports", "tests"},
     "parity": JAX_STACK | {"disco_rl", "port", "reports", "tests", "torch"},
