@@ -134,7 +134,8 @@ def _batch_splits(layer: Layer, settings: Settings) -> bool:
 
 
 def _actions_permute(layer: Layer, settings: Settings) -> bool:
-    free = layer.name.startswith(("transforms/", "ops/", "values/", "meta/", "disco/agent_loss"))
+    groups = ("transforms/", "ops/", "values/", "meta/", "disco/agent_loss", "actor_critic/", "policy_gradient/")
+    free = layer.name.startswith(groups)
     return free and uses(layer.inputs(settings), "A") and settings.get("A", 1) > 1
 
 

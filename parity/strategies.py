@@ -17,7 +17,10 @@ from parity.layers.draw import as_single
 from parity.layers.spec import Arrays, Case, Layer, Settings
 from parity.live import drawn
 
-HEAVY = ("disco/unroll_meta_net", "agent/loss", "agent/learner_step", "agent/learner_steps", "meta/whole", "meta/rnn")
+HEAVY = (
+    *("meta/rnn", "meta/whole", "disco/unroll_meta_net"),
+    *("agent/loss", "agent/learner_step", "agent/learner_steps", "agent/actor_critic_step", "meta_train/outer_loss"),
+)
 SIZES, SIZES_OF_HEAVY = 3, 1
 SEEDS = 2**16
 

@@ -109,6 +109,12 @@ STOPPED = {
         *("rollout/logits", "rollout/rewards"),
     ),
     "agent/learner_step": ("rollout/logits",),
+    "actor_critic/unroll": ("agent_out/logits", "behaviour_out/logits"),
+    "actor_critic/agent_loss": tuple(
+        f"meta_out/{name}" for name in ("normalized_advs", "normalized_tds", "raw_advs", "tds", "values")
+    ),
+    "policy_gradient/loss": ("value_out/adv", "value_out/normalized_adv"),
+    "agent/actor_critic_step": ("rollout/logits",),
 }
 
 

@@ -1,4 +1,4 @@
-"""A PyTorch port of DeepMind's DiscoRL update rule.
+"""A PyTorch port of DeepMind's DiscoRL: the discovered update rule, the two others beside it, and the agent.
 
 agent = port.Agent(port.AgentConfig(), obs_spec=(8, 8, 1), num_actions=3)
 meta_params = port.load_npz("disco_103.npz")
@@ -7,13 +7,28 @@ state, logs = agent.learner_step(rollout, state, meta_params)
 """
 
 from port.agent import Agent
-from port.config import AgentConfig, AgentNetConfig, DiscoConfig, HyperParams, MetaNetConfig, MetaRnnConfig
+from port.config import (
+    ActorCriticConfig,
+    ActorCriticHyperParams,
+    AgentConfig,
+    AgentNetConfig,
+    DiscoConfig,
+    HyperParams,
+    MetaNetConfig,
+    MetaRnnConfig,
+    PolicyGradientConfig,
+    get_settings_actor_critic,
+    get_settings_disco,
+    rule_config,
+)
 from port.init import init_agent_params, init_meta_params
 from port.input_option import InputOption, TransformConfig, disco_input_option
 from port.types import (
+    ActorCriticState,
     ActorTimestep,
     AdamState,
     EmaState,
+    Heads,
     LearnerState,
     LstmState,
     MetaState,
@@ -22,9 +37,13 @@ from port.types import (
     Timestep,
     ValueOuts,
 )
+from port.update_rule import UpdateRule
 from port.weights import load_agent_params, load_npz, save_agent_params, save_npz
 
 __all__ = [
+    "ActorCriticConfig",
+    "ActorCriticHyperParams",
+    "ActorCriticState",
     "ActorTimestep",
     "AdamState",
     "Agent",
@@ -32,6 +51,7 @@ __all__ = [
     "AgentNetConfig",
     "DiscoConfig",
     "EmaState",
+    "Heads",
     "HyperParams",
     "InputOption",
     "LearnerState",
@@ -39,16 +59,21 @@ __all__ = [
     "MetaNetConfig",
     "MetaRnnConfig",
     "MetaState",
+    "PolicyGradientConfig",
     "Rollout",
     "RuleInputs",
     "Timestep",
     "TransformConfig",
+    "UpdateRule",
     "ValueOuts",
     "disco_input_option",
+    "get_settings_actor_critic",
+    "get_settings_disco",
     "init_agent_params",
     "init_meta_params",
     "load_agent_params",
     "load_npz",
+    "rule_config",
     "save_agent_params",
     "save_npz",
 ]

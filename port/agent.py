@@ -1,4 +1,4 @@
-"""The agent: it acts, and learns from rollouts by the Disco rule."""
+"""The agent: it acts, and learns from rollouts by an update rule."""
 
 from __future__ import annotations
 
@@ -8,10 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from port import agent_net, disco, init, ops, optim
+from port import agent_net, init, names, ops, optim, rules
 from port.config import AgentConfig
 from port.names import ObsSpec
-from port.types import ActorTimestep, LearnerState, Logs, Outputs, Params, Rollout, RuleInputs, Timestep
+from port.types import (
+    ActorTimestep,
+    LearnerState,
+    Logs,
+    Outputs,
+    Params,
+    Rollout,
+    RuleInputs,
+    Timestep,
+    ValueOuts,
+)
 
 LAST_STEP = 2  # the step type of the last step of an episode
 
@@ -30,7 +40,7 @@ def sample_actions(logits: Tensor, gumbel_noise: Tensor) -> Tensor:
     return torch.where(is_valid, draws, -1)
 
 
-def rule_inputs(rollout: Rollout, agent_out: Outputs) -> RuleInputs:
+def rule_inputs(rollout: Rollout, agent_out: Outputs, value_out: ValueOuts | None = None) -> RuleInputs:
     """What the rule sees: rewards and terminations belong to transitions, so the first of each is left out.
 
     Reference: disco_rl/agent.py::Agent._loss
@@ -42,6 +52,7 @@ def rule_inputs(rollout: Rollout, agent_out: Outputs) -> RuleInputs:
         is_terminal=rollout.discounts[1:] == 0,
         agent_out=agent_out,
         behaviour_agent_out=rollout.agent_outs,
+        value_out=value_out,
     )
 
 
@@ -60,28 +71,40 @@ def check_rollout(rollout: Rollout) -> None:
             raise ValueError(f"Rewards are [T+1, B] = {lead}, but {name} is {tuple(x.shape)}.")
 
 
+def check_policy(rollout: Rollout, num_actions: int) -> None:
+    """Raises ValueError where a rollout comes from a policy over another number of actions."""
+    if rollout.agent_outs["logits"].shape[2:] != (num_actions,):
+        got = tuple(rollout.agent_outs["logits"].shape)
+        raise ValueError(f"The rollout's agent_outs/logits are {got}; the agent has {num_actions} actions.")
+    ops.check_actions(rollout.actions, num_actions)
+
+
 def _tracked(params: Params, keep_graph: bool) -> Params:
     """Parameters that gradients can be taken for, still part of the caller's graph if asked to."""
     return {k: p if keep_graph and p.requires_grad else p.detach().requires_grad_() for k, p in params.items()}
 
 
 class Agent:
-    """An agent with a network, the Disco rule and an optimiser.
+    """An agent with a network, an update rule and an optimiser.
 
     Holds configuration only; parameters and states are given and returned.
+
+    Reference: disco_rl/agent.py::Agent
     """
 
     def __init__(self, config: AgentConfig, obs_spec: ObsSpec, num_actions: int) -> None:
         """Makes an agent for an environment.
 
         Args:
-            config: of the agent.
+            config: of the agent; its `rule` says which update rule, and with it which heads the network has.
             obs_spec: shape of one observation, or a dict of shapes.
             num_actions: A.
         """
         if num_actions < 1:
             raise ValueError(f"An agent needs at least one action; got {num_actions}.")
         self.config, self.obs_spec, self.num_actions = config, obs_spec, num_actions
+        self.rule = rules.make(config)
+        self.shapes = init.shapes_of_agent(config, obs_spec, num_actions)
 
     def initial_learner_state(self, generator: torch.Generator, dtype: torch.dtype) -> LearnerState:
         """Fresh parameters, optimiser and memory of the rule, on the generator's device.
@@ -94,8 +117,8 @@ class Agent:
 
     def learner_state(self, params: Params) -> LearnerState:
         """The state of a learner that starts from the given parameters."""
-        meta_state = disco.init_meta_state(self.config.meta_net, params)
-        return LearnerState(params, optim.init_adam(params), meta_state)
+        names.check_shapes(params, self.shapes, "agent's parameters")
+        return LearnerState(params, optim.init_adam(params), self.rule.init_meta_state(params))
 
     @torch.no_grad()
     def actor_step(self, params: Params, timestep: Timestep, gumbel_noise: Tensor) -> ActorTimestep:
@@ -111,6 +134,7 @@ class Agent:
 
         Reference: disco_rl/agent.py::Agent.actor_step
         """
+        names.check_shapes(params, self.shapes, "agent's parameters")
         outs = agent_net.step(params, timestep.observation)
         return ActorTimestep(
             observations=timestep.observation,
@@ -129,7 +153,7 @@ class Agent:
         Args:
             rollout: T+1 steps.
             agent_out: outputs of the online network, [T+1, B, ...] each.
-            meta_out: as of `disco.unroll_meta_net`.
+            meta_out: what the rule made of the rollout, as of its `unroll_meta_net`.
             is_meta_training: whether gradients flow into the targets.
 
         Returns:
@@ -138,9 +162,8 @@ class Agent:
         Reference: disco_rl/agent.py::Agent._loss
         """
         inputs = rule_inputs(rollout, agent_out)
-        hyper = self.config.hyper
-        per_step, logs = disco.agent_loss(inputs, meta_out, hyper, backprop=is_meta_training)
-        value_per_step, value_logs = disco.agent_loss_no_meta(inputs, meta_out, hyper, self.config.rule)
+        per_step, logs = self.rule.agent_loss(inputs, meta_out, backprop=is_meta_training)
+        value_per_step, value_logs = self.rule.agent_loss_no_meta(inputs, meta_out)
         counts = (rollout.discounts[:-1] > 0).to(per_step.dtype)  # [T, B]
         total = ((per_step + value_per_step) * counts).sum() / (counts.sum() + 1e-8)
         return total, {"total_loss": total, **value_logs, **logs}
@@ -162,7 +185,7 @@ class Agent:
         Args:
             params: of the agent.
             rollout: T+1 steps.
-            meta_out: as of `disco.unroll_meta_net`.
+            meta_out: what the rule made of the rollout, as of its `unroll_meta_net`.
             is_meta_training: whether the gradients can be differentiated further.
             agent_out: outputs of the network for `params`, with their graph, if there already.
 
@@ -188,7 +211,12 @@ class Agent:
         return dict(zip(params, grads, strict=True)), logs
 
     def learner_step(
-        self, rollout: Rollout, state: LearnerState, meta_params: Params, is_meta_training: bool = False
+        self,
+        rollout: Rollout,
+        state: LearnerState,
+        meta_params: Params | None = None,
+        is_meta_training: bool = False,
+        value_out: ValueOuts | None = None,
     ) -> tuple[LearnerState, Logs]:
         """Learns from one rollout.
 
@@ -198,31 +226,27 @@ class Agent:
         Args:
             rollout: T+1 steps.
             state: of the learner.
-            meta_params: of the rule.
+            meta_params: of the rule, if it has a meta-network.
             is_meta_training: whether to keep the graph.
+            value_out: estimates of a value function outside the agent, for the rule that needs them.
 
         Returns:
-            The new state, and logs: scalars, and what the meta-network said as `meta_out`.
+            The new state, and logs: scalars, and what the rule made of the rollout as `meta_out`.
 
         Reference: disco_rl/agent.py::Agent.learner_step
         """
         check_rollout(rollout)
-        ops.check_actions(rollout.actions, self.num_actions)
+        check_policy(rollout, self.num_actions)
+        names.check_shapes(state.params, self.shapes, "agent's parameters")
+        self.rule.check_meta_params(meta_params)
         config = self.config
         with torch.enable_grad():
             params = _tracked(state.params, is_meta_training)
             agent_out = agent_net.unroll(params, rollout.observations)
         with torch.set_grad_enabled(is_meta_training):
             seen = agent_out if is_meta_training else {head: x.detach() for head, x in agent_out.items()}
-            meta_out, meta_state = disco.unroll_meta_net(
-                meta_params,
-                params,
-                state.meta_state,
-                rule_inputs(rollout, seen),
-                config.hyper,
-                config.rule,
-                config.meta_net,
-            )
+            inputs = rule_inputs(rollout, seen, value_out)
+            meta_out, meta_state = self.rule.unroll_meta_net(meta_params or {}, params, state.meta_state, inputs)
             grads, logs = self.loss_and_grads(params, rollout, meta_out, is_meta_training, agent_out)
             directions, opt_state = optim.adam_sg(grads, state.opt_state)
             updates = optim.clip_and_scale(directions, config.max_abs_update, config.learning_rate)

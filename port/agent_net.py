@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -91,8 +91,13 @@ def action_model(params: Params, root: LstmState) -> Outputs:
     return {head: nets.mlp(params, f"model/{head}", transition) for head in MODEL_HEADS}
 
 
+def flat_heads(params: Params) -> list[str]:
+    """Names of the heads among the parameters that are given once per state."""
+    return [name.split("/")[1] for name in params if name.startswith("heads/") and name.endswith("/w")]
+
+
 def step(params: Params, observations: Observations, lead: int = 1) -> Outputs:
-    """All outputs for observations with `lead` leading axes.
+    """All outputs for observations with `lead` leading axes; which heads there are, the parameters' names say.
 
     Args:
         params: of the agent.
@@ -100,16 +105,48 @@ def step(params: Params, observations: Observations, lead: int = 1) -> Outputs:
         lead: number of leading axes I; 1 for a batch.
 
     Returns:
-        logits [*I, A], y [*I, P], z [*I, A, P], aux_pi [*I, A, A] and q [*I, A, K].
+        [*I, width] for each flat head: logits, and y or v; where there is an action model, also z [*I, A, P],
+        aux_pi [*I, A, A] and q [*I, A, K].
 
     Reference: disco_rl/networks/nets.py::MLPHeadNet.__call__
     """
     weight, _ = nets.weight_and_bias(params, "heads/logits")
     prefix = leaves(observations)[0].shape[:lead]
     embedding = torso(params, flatten_observations(observations, lead, like=weight))
-    out = {head: nets.linear(params, f"heads/{head}", embedding) for head in FLAT_HEADS}
-    out |= action_model(params, root_state(params, embedding))
+    out = {head: nets.linear(params, f"heads/{head}", embedding) for head in flat_heads(params)}
+    if "model/root/w" in params:
+        out |= action_model(params, root_state(params, embedding))
     return {head: x.view(*prefix, *x.shape[1:]) for head, x in out.items()}
+
+
+def policy(params: Params) -> Callable[[Observations], Tensor]:
+    """The policy alone, all that acting needs: a function from observations [B, ...] to logits [B, A].
+
+    Layers are looked up once, because with few environments looking them up takes as long as using them.
+
+    Reference: disco_rl/networks/nets.py::MLPHeadNet.__call__
+    """
+    first, *others = [nets.weight_and_bias(params, f"torso/{i}") for i in range(nets.depth(params, "torso"))]
+    head_weight, head_bias = nets.weight_and_bias(params, "heads/logits")
+
+    def logits(observations: Observations) -> Tensor:
+        x = torch.addmm(first[1], flatten_observations(observations, 1, like=head_weight), first[0])
+        for weight, bias in others:
+            x = torch.addmm(bias, x.relu(), weight)
+        return torch.addmm(head_bias, x, head_weight)
+
+    return logits
+
+
+def policy_logits(params: Params, observations: Observations, lead: int = 1) -> Tensor:
+    """The policy's logits alone, for observations with `lead` leading axes: [*I, ...] to [*I, A].
+
+    Reference: disco_rl/networks/nets.py::MLPHeadNet.__call__
+    """
+    weight, _ = nets.weight_and_bias(params, "heads/logits")
+    prefix = leaves(observations)[0].shape[:lead]
+    embedding = torso(params, flatten_observations(observations, lead, like=weight))
+    return nets.linear(params, "heads/logits", embedding).view(*prefix, -1)
 
 
 def unroll(params: Params, observations: Observations) -> Outputs:

@@ -1,8 +1,12 @@
-"""Configuration: frozen dataclasses whose defaults are Disco103's; sizes that follow from others are computed."""
+"""Configuration: frozen dataclasses whose defaults are the original's; sizes that follow from others are computed.
+
+An agent's rule is chosen by the type of `AgentConfig.rule`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeAlias
 
 from port.input_option import InputOption, disco_input_option, feature_width
 
@@ -114,18 +118,132 @@ class HyperParams:
 
 
 @dataclass(frozen=True)
+class ActorCriticConfig:
+    """The actor-critic rule. Bins and bound are read where values are categorical.
+
+    Reference: disco_rl/update_rules/actor_critic.py::ActorCritic.__init__
+    """
+
+    categorical_value: bool = False
+    num_bins: int = 601  # K
+    max_abs_value: float = 300.0
+    nonlinear_value_transform: bool = False
+    normalize_adv: bool = False
+    normalize_td: bool = False
+    moving_average_decay: float = 0.99
+    moving_average_eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        _positive(self, "max_abs_value", "moving_average_eps")
+        _fraction(self, "moving_average_decay")
+        if self.categorical_value and self.num_bins < 2:
+            raise ValueError(f"ActorCriticConfig.num_bins is {self.num_bins}; two-hot values need at least 2.")
+        if self.normalize_td and self.categorical_value:
+            raise ValueError("normalize_td scales the errors of scalar values; set it or categorical_value, not both.")
+
+
+@dataclass(frozen=True)
+class ActorCriticHyperParams:
+    """Weights of the actor-critic loss, and its discounting."""
+
+    discount_factor: float = 0.997
+    vtrace_lambda: float = 0.95
+    entropy_cost: float = 0.2
+    pg_cost: float = 1.0
+    value_cost: float = 0.5
+
+    def __post_init__(self) -> None:
+        _fraction(self, "discount_factor", "vtrace_lambda")
+
+
+@dataclass(frozen=True)
+class PolicyGradientConfig:
+    """The policy-gradient rule, whose advantages come from a value function outside the agent.
+
+    The original takes four more settings (`kl_prior_cost`, `p_actor_prior`, `p_uniform_prior`, `target_params_coeff`)
+    and reads none of them.
+
+    Reference: disco_rl/update_rules/policy_gradient.py::PolicyGradientUpdate.__init__
+    """
+
+    entropy_cost: float = 0.01
+    normalize_adv: bool = True
+    pg_cost: float = 1.0
+
+
+RuleConfig: TypeAlias = DiscoConfig | ActorCriticConfig | PolicyGradientConfig
+RULES: dict[str, type[RuleConfig]] = {
+    "disco": DiscoConfig,
+    "actor_critic": ActorCriticConfig,
+    "policy_gradient": PolicyGradientConfig,
+}
+_HYPER = {DiscoConfig: HyperParams, ActorCriticConfig: ActorCriticHyperParams, PolicyGradientConfig: type(None)}
+
+
+def rule_config(name: str, **options: Any) -> RuleConfig:
+    """Configuration of the rule called `name` in the original, with its options by their names there.
+
+    Reference: disco_rl/agent.py::Agent.__init__
+    """
+    if name not in RULES:
+        raise ValueError(f"There is no update rule called {name!r}; there are: {', '.join(RULES)}.")
+    known = [field.name for field in fields(RULES[name])]
+    unknown = [option for option in options if option not in known]
+    if unknown:
+        raise ValueError(f"The rule {name} has no option {unknown[0]!r}; it has: {', '.join(known)}.")
+    return RULES[name](**options)
+
+
+@dataclass(frozen=True)
 class AgentConfig:
-    """An agent that learns by Disco.
+    """An agent; by default one that learns by Disco103, as `get_settings_disco` of the original makes it.
+
+    Attributes:
+        learning_rate: of Adam.
+        max_abs_update: bound on each entry of Adam's direction.
+        hyper: what goes with the rule: HyperParams with Disco, ActorCriticHyperParams with actor-critic, None with
+            policy gradient.
+        rule: which update rule, and its options.
+        meta_net: of Disco; the other rules have none.
+        net: of the agent.
 
     Reference: disco_rl/agent.py::get_settings_disco
     """
 
     learning_rate: float = 3e-4
     max_abs_update: float = 1.0
-    hyper: HyperParams = field(default_factory=HyperParams)
-    rule: DiscoConfig = field(default_factory=DiscoConfig)
+    hyper: HyperParams | ActorCriticHyperParams | None = field(default_factory=HyperParams)
+    rule: RuleConfig = field(default_factory=DiscoConfig)
     meta_net: MetaNetConfig = field(default_factory=MetaNetConfig)
     net: AgentNetConfig = field(default_factory=AgentNetConfig)
 
     def __post_init__(self) -> None:
         _positive(self, "learning_rate", "max_abs_update")
+        if type(self.rule) not in _HYPER:
+            known = ", ".join(rule.__name__ for rule in _HYPER)
+            raise ValueError(f"AgentConfig.rule is a {type(self.rule).__name__}; it must be one of {known}.")
+        wanted = _HYPER[type(self.rule)]
+        if not isinstance(self.hyper, wanted):
+            got, want = (kind.__name__.replace("NoneType", "None") for kind in (type(self.hyper), wanted))
+            raise ValueError(f"AgentConfig.hyper is {got}; with {type(self.rule).__name__} it must be {want}.")
+
+
+def get_settings_disco() -> AgentConfig:
+    """The settings under which Disco103 is evaluated.
+
+    Reference: disco_rl/agent.py::get_settings_disco
+    """
+    return AgentConfig()
+
+
+def get_settings_actor_critic() -> AgentConfig:
+    """An actor-critic agent with categorical values. It has no action model, so what shapes one is not read.
+
+    Reference: disco_rl/agent.py::get_settings_actor_critic
+    """
+    return AgentConfig(
+        learning_rate=5e-4,
+        hyper=ActorCriticHyperParams(),
+        rule=ActorCriticConfig(categorical_value=True, nonlinear_value_transform=True),
+        net=AgentNetConfig(dense=(64, 32, 32), head_mlp_hiddens=(64,), lstm_size=64),
+    )

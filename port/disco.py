@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from port import agent_net, meta_net, moving_average, ops, optim, values
+from port import agent_net, meta_net, moving_average, names, ops, optim, update_rule, values
 from port.config import DiscoConfig, HyperParams, MetaNetConfig
-from port.types import Logs, LstmState, MetaState, Observations, Outputs, Params, RuleInputs
+from port.types import Heads, Logs, LstmState, MetaOut, MetaState, Observations, Outputs, Params, RuleInputs
 
-MetaOut = dict[str, Any]  # tensors, and under "target_out" the outputs of the target network
 ALL_HEADS = (*agent_net.FLAT_HEADS, *agent_net.MODEL_HEADS)
 UnrollFn = Callable[[Params, Observations], Outputs]
 
@@ -38,28 +38,6 @@ def init_meta_state(config: MetaNetConfig, params: Params) -> MetaState:
     M = config.meta_rnn.hidden_size
     rnn_state = LstmState(like.new_zeros(M), like.new_zeros(M))
     return MetaState(rnn_state, moving_average.init(like), moving_average.init(like), dict(params))
-
-
-def check_inputs(inputs: RuleInputs, heads: tuple[str, ...] = ALL_HEADS) -> None:
-    """Raises ValueError or KeyError where the inputs of the rule lack one of `heads` or do not fit together."""
-    if inputs.rewards.ndim != 2 or inputs.rewards.shape[0] < 1:
-        raise ValueError(f"Rewards must be [T, B] with T at least 1; got {tuple(inputs.rewards.shape)}.")
-    T, B = inputs.rewards.shape
-    missing = [head for head in heads if head not in inputs.agent_out]
-    if missing:
-        raise KeyError(f"The agent's outputs lack {', '.join(missing)}; Disco needs {', '.join(heads)}.")
-    A = inputs.agent_out["logits"].shape[-1]
-    leads: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
-    for head in heads:
-        leads[f"agent_out/{head}"] = (inputs.agent_out[head], (T + 1, B, A)[: 2 + (head in agent_net.MODEL_HEADS)])
-    if "logits" in inputs.behaviour_agent_out:
-        leads["behaviour_agent_out/logits"] = (inputs.behaviour_agent_out["logits"], (T + 1, B, A))
-    leads["actions"] = (inputs.actions, (T + 1, B))
-    leads["is_terminal"] = (inputs.is_terminal, (T, B))
-    for name, (x, lead) in leads.items():
-        if tuple(x.shape[: len(lead)]) != lead:
-            raise ValueError(f"With {T} transitions of {B}, {name} must start with {lead}; got {tuple(x.shape)}.")
-    ops.check_actions(inputs.actions, A)
 
 
 def unroll_meta_net(
@@ -90,9 +68,7 @@ def unroll_meta_net(
 
     Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.unroll_meta_net
     """
-    check_inputs(inputs)
-    if "logits" not in inputs.behaviour_agent_out:
-        raise KeyError("The outputs of the acting network lack logits; the importance weights need them.")
+    update_rule.check_inputs(inputs, ALL_HEADS, "Disco", is_off_policy=True)
     target_out = unroll_policy(meta_state.target_params, inputs.observations)
     outs, adv_ema, td_ema = values.value_outs(
         inputs.agent_out["q"],
@@ -142,7 +118,7 @@ def agent_loss(
 
     Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.agent_loss
     """
-    check_inputs(inputs, tuple(head for head in ALL_HEADS if head != "q"))
+    update_rule.check_inputs(inputs, tuple(head for head in ALL_HEADS if head != "q"), "Disco")
     out = {head: x[:-1] for head, x in inputs.agent_out.items()}
     pi_hat, y_hat, z_hat = (meta_out[name] if backprop else meta_out[name].detach() for name in ("pi", "y", "z"))
     # Looked up before the last step is dropped: else the backward pass pads the outputs of all actions with zeros.
@@ -207,3 +183,51 @@ def agent_loss_no_meta(
         "normalized_td": ops.mean(meta_out["normalized_q_td"]),
     }
     return loss * hyper.value_cost, logs
+
+
+@dataclass(frozen=True)
+class Disco:
+    """The rule with its configuration, as an agent holds it (`port.update_rule.UpdateRule`).
+
+    Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule
+    """
+
+    hyper: HyperParams
+    rule: DiscoConfig
+    meta_net: MetaNetConfig
+
+    def heads(self, num_actions: int) -> Heads:
+        """Policy and y per state; z, the policy one step ahead and action values per action.
+
+        Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.model_output_spec
+        """
+        P, K = self.meta_net.prediction_size, self.rule.num_bins
+        return Heads({"logits": num_actions, "y": P}, {"z": P, "aux_pi": num_actions, "q": K})
+
+    def init_meta_state(self, params: Params) -> MetaState:
+        """As `init_meta_state` above."""
+        return init_meta_state(self.meta_net, params)
+
+    def check_meta_params(self, meta_params: Params | None) -> None:
+        """Raises ValueError where these are not the parameters of this meta-network."""
+        if meta_params is None:
+            raise ValueError("Disco learns by a meta-network; pass its parameters, from load_npz or init_meta_params.")
+        names.check_shapes(meta_params, self._meta_shapes, "meta-parameters")
+
+    @cached_property
+    def _meta_shapes(self) -> names.Shapes:
+        return names.meta_shapes(self.meta_net)
+
+    def unroll_meta_net(
+        self, meta_params: Params, params: Params, meta_state: MetaState, inputs: RuleInputs
+    ) -> tuple[MetaOut, MetaState]:
+        """As `unroll_meta_net` above."""
+        return unroll_meta_net(meta_params, params, meta_state, inputs, self.hyper, self.rule, self.meta_net)
+
+    def agent_loss(self, inputs: RuleInputs, meta_out: Mapping[str, Any], backprop: bool) -> tuple[Tensor, Logs]:
+        """As `agent_loss` above."""
+        return agent_loss(inputs, meta_out, self.hyper, backprop)
+
+    def agent_loss_no_meta(self, inputs: RuleInputs, meta_out: Mapping[str, Any]) -> tuple[Tensor, Logs]:
+        """As `agent_loss_no_meta` above."""
+        return agent_loss_no_meta(inputs, meta_out, self.hyper, self.rule)

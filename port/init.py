@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from port import names
+from port import names, rules
 from port.config import AgentConfig, MetaNetConfig
 from port.names import ObsSpec, Shape, Shapes
 from port.types import Params
@@ -93,8 +93,7 @@ def draw_noise(stds: Mapping[str, float], shapes: Shapes, generator: torch.Gener
 def shapes_of_agent(config: AgentConfig, obs_spec: ObsSpec, num_actions: int) -> Shapes:
     """Shapes of the agent's parameters for an environment."""
     features = names.observation_size(obs_spec)
-    sizes = (num_actions, config.meta_net.prediction_size, config.rule.num_bins)
-    return names.agent_shapes(config.net, features, *sizes)
+    return names.agent_shapes(config.net, features, num_actions, rules.make(config).heads(num_actions))
 
 
 def init_agent_params(

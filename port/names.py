@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
 from port.agent_net import FLAT_HEADS, MODEL_HEADS
-from port.config import AgentNetConfig, DiscoConfig, MetaNetConfig
+from port.config import AgentNetConfig, MetaNetConfig, MetaRnnConfig
+from port.types import Heads, Params
 
 Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = dict[str, Shape]
@@ -35,16 +36,22 @@ _META_MODULES = {
     "meta_rnn/lstm": f"{_META_RNN}/lstm/linear",
 }
 
-# The original makes flat heads in sorted order and model heads in the order of its specification.
+# The original makes flat heads in sorted order and model heads in the order of its specification. No rule has y and v.
 _AGENT_MODULES = {
     "torso": "mlp/~_embedding_pass/torso/~/linear_{i}",
     "heads/logits": "mlp/~_head_pass/torso_head/~/linear_0",
     "heads/y": "mlp/~_head_pass/torso_head_1/~/linear_0",
+    "heads/v": "mlp/~_head_pass/torso_head_1/~/linear_0",
     "model/root": "mlp/linear",
     "model/lstm": "mlp/action_cond/linear",
     "model/z": "mlp/mlp/~/linear_{i}",
     "model/aux_pi": "mlp/mlp_1/~/linear_{i}",
     "model/q": "mlp/mlp_2/~/linear_{i}",
+}
+
+_VALUE_MODULES = {
+    "torso": "value_fn/~_embedding_pass/torso/~/linear_{i}",
+    "heads/value": "value_fn/~_head_pass/torso_head/~/linear_0",
 }
 
 
@@ -86,18 +93,18 @@ def observation_size(spec: ObsSpec) -> int:
     return math.prod(spec)
 
 
-def agent_shapes(net: AgentNetConfig, features: int, num_actions: int, prediction_size: int, num_bins: int) -> Shapes:
+def agent_shapes(net: AgentNetConfig, features: int, num_actions: int, heads: Heads) -> Shapes:
     """Shapes of the agent's parameters by our names, in the order in which the network uses them."""
     shapes: Shapes = {}
     L = net.lstm_size
     embedding = _mlp(shapes, "torso", features, *net.dense)
-    widths = {"logits": num_actions, "y": prediction_size, "z": prediction_size, "aux_pi": num_actions, "q": num_bins}
-    for head in FLAT_HEADS:
-        _dense(shapes, f"heads/{head}", embedding, widths[head])
-    _dense(shapes, "model/root", embedding, L)
-    _dense(shapes, "model/lstm", num_actions + L, 4 * L)
-    for head in MODEL_HEADS:
-        _mlp(shapes, f"model/{head}", L, *net.head_mlp_hiddens, widths[head])
+    for head, width in heads.flat.items():
+        _dense(shapes, f"heads/{head}", embedding, width)
+    if heads.model:
+        _dense(shapes, "model/root", embedding, L)
+        _dense(shapes, "model/lstm", num_actions + L, 4 * L)
+    for head, width in heads.model.items():
+        _mlp(shapes, f"model/{head}", L, *net.head_mlp_hiddens, width)
     return shapes
 
 
@@ -129,12 +136,68 @@ def meta_shapes(config: MetaNetConfig) -> Shapes:
     return shapes
 
 
-def agent_names(net: AgentNetConfig) -> dict[str, str]:
-    """The original's flat name of each agent parameter."""
+def agent_names(net: AgentNetConfig, heads: Heads | None = None) -> dict[str, str]:
+    """The original's flat name of each agent parameter; of an agent with Disco's heads if none are given."""
     # Names depend on depths alone, so any sizes will do.
-    return _translate(agent_shapes(net, 1, 2, 1, DiscoConfig().num_bins), _AGENT_MODULES)
+    heads = heads or Heads(dict.fromkeys(FLAT_HEADS, 1), dict.fromkeys(MODEL_HEADS, 1))
+    return _translate(agent_shapes(net, 1, 1, heads), _AGENT_MODULES)
 
 
 def meta_names(config: MetaNetConfig) -> dict[str, str]:
     """The original's flat name of each meta-parameter."""
     return _translate(meta_shapes(config), _META_MODULES)
+
+
+def _widths(arrays: Mapping[str, Shape], stack: str) -> tuple[int, ...]:
+    """Outputs of each layer of a stack, read off the original's names and shapes."""
+    found: list[int] = []
+    while True:
+        name = next(iter(_translate([f"{stack}/{len(found)}/w"], _META_MODULES).values()))
+        if name not in arrays:
+            return tuple(found)
+        found.append(arrays[name][-1])
+
+
+def meta_config_of(arrays: Mapping[str, Shape]) -> MetaNetConfig:
+    """The sizes of a meta-network with Disco103's inputs, from the shapes of its weights under the original's names."""
+    single = {layer: f"{_META_MODULES[layer]}/w" for layer in ("gate", "y_head")}
+    stacks = {name: _widths(arrays, name) for name in ("y_net", "policy_net", "pi_net")}
+    rnn = {name: _widths(arrays, f"meta_rnn/{name}") for name in ("y_net", "policy_net", "embed")}
+    missing = [name for name in single.values() if len(arrays.get(name, ())) != 2]
+    missing += [_META_MODULES[name] for name in stacks if not stacks[name]]
+    missing += [_META_MODULES[f"meta_rnn/{name}"] for name in rnn if not rnn[name]]
+    if missing:
+        raise ValueError(f"These are not the weights of a Disco meta-network: {missing[0]} is missing.")
+    meta_hidden, hidden = arrays[single["gate"]]
+    return MetaNetConfig(
+        prediction_size=arrays[single["y_head"]][1],
+        hidden_size=hidden,
+        embedding_size=stacks["y_net"],
+        policy_channels=stacks["policy_net"],
+        policy_target_channels=stacks["pi_net"],
+        meta_rnn=MetaRnnConfig(rnn["policy_net"], rnn["embed"], rnn["y_net"], meta_hidden),
+    )
+
+
+def check_shapes(params: Params, shapes: Shapes, what: str) -> None:
+    """Raises ValueError unless the parameters have exactly these names and shapes."""
+    if params.keys() != shapes.keys():
+        lacking, extra = (sorted(a.keys() - b.keys()) for a, b in ((shapes, params), (params, shapes)))
+        parts = [f"{label} {', '.join(found)}" for label, found in (("lack", lacking), ("also have", extra)) if found]
+        raise ValueError(f"The {what} are not for this configuration: they {'; they '.join(parts)}.")
+    for name, shape in shapes.items():
+        if params[name].shape != shape:
+            got = tuple(params[name].shape)
+            raise ValueError(f"The {what} are not for this configuration: {name} must be {shape}; got {got}.")
+
+
+def value_shapes(dense: Sequence[int], features: int) -> Shapes:
+    """Shapes of the parameters of meta-training's value function, by our names."""
+    shapes: Shapes = {}
+    _dense(shapes, "heads/value", _mlp(shapes, "torso", features, *dense), 1)
+    return shapes
+
+
+def value_names(dense: Sequence[int]) -> dict[str, str]:
+    """The original's flat name of each parameter of the value function."""
+    return _translate(value_shapes(dense, 1), _VALUE_MODULES)

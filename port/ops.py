@@ -192,7 +192,27 @@ def importance_weights(pi_logits: Tensor, mu_logits: Tensor, actions: Tensor) ->
 
     Reference: disco_rl/value_fns/value_utils.py::importance_weight
     """
-    with torch.no_grad():
-        log_pi = batch_lookup(pi_logits.log_softmax(-1), actions)
-        log_mu = batch_lookup(mu_logits.log_softmax(-1), actions)
-        return (log_pi - log_mu).exp()
+    pi_logits, mu_logits = pi_logits.detach(), mu_logits.detach()
+    log_pi = batch_lookup(pi_logits.log_softmax(-1), actions)
+    log_mu = batch_lookup(mu_logits.log_softmax(-1), actions)
+    return (log_pi - log_mu).exp()
+
+
+def policy_gradient_loss(logits: Tensor, actions: Tensor, advantages: Tensor, backprop: bool = False) -> Tensor:
+    """Loss whose gradient is the policy gradient: each action's advantage times minus its log-probability.
+
+    Args:
+        logits: [..., A].
+        actions: [...].
+        advantages: [...], how much better than expected each action was.
+        backprop: whether gradients also flow into the advantages.
+
+    Returns:
+        [...].
+
+    Reference: disco_rl/utils.py::differentiable_policy_gradient_loss
+    """
+    if advantages.shape != actions.shape:
+        raise ValueError(f"Advantages are {tuple(advantages.shape)}; one per action {tuple(actions.shape)} is needed.")
+    log_pi_a = batch_lookup(logits.log_softmax(-1), actions)
+    return -log_pi_a * (advantages if backprop else advantages.detach())

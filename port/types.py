@@ -16,6 +16,18 @@ Params: TypeAlias = dict[str, Tensor]
 Observations: TypeAlias = Tensor | Mapping[str, Any]
 Outputs: TypeAlias = dict[str, Tensor]
 Logs: TypeAlias = dict[str, Any]
+MetaOut: TypeAlias = dict[str, Any]  # what a rule prepares for its loss: tensors, or a dict of tensors
+RuleState: TypeAlias = Any  # MetaState for Disco, ActorCriticState, or None: only the rule itself looks inside
+
+
+class Heads(NamedTuple):
+    """What an agent's network predicts: the width of each head by name.
+
+    `flat` ones are given once per state [..., width], `model` ones once per action [..., A, width].
+    """
+
+    flat: dict[str, int]
+    model: dict[str, int]
 
 
 class LstmState(NamedTuple):
@@ -54,12 +66,19 @@ class MetaState(NamedTuple):
     target_params: Params
 
 
+class ActorCriticState(NamedTuple):
+    """What the actor-critic rule remembers: moments of its advantages and of its TD errors."""
+
+    adv_ema: EmaState
+    td_ema: EmaState
+
+
 class LearnerState(NamedTuple):
     """Everything that a learner step reads and replaces."""
 
     params: Params
     opt_state: AdamState
-    meta_state: MetaState
+    meta_state: RuleState
 
 
 class Timestep(NamedTuple):
@@ -112,6 +131,7 @@ class RuleInputs:
         agent_out: outputs of the online network, [T+1, B, ...] each.
         behaviour_agent_out: outputs of the network that acted; only `logits` [T+1, B, A] is needed.
         extra_from_rule: what the rule computed for its meta-network (values, advantages, target outputs).
+        value_out: estimates of a value function outside the agent; the policy-gradient rule needs them.
     """
 
     observations: Observations
@@ -121,6 +141,7 @@ class RuleInputs:
     agent_out: Outputs
     behaviour_agent_out: Outputs
     extra_from_rule: Mapping[str, Any] | None = None
+    value_out: ValueOuts | None = None
 
 
 class ValueOuts(NamedTuple):

@@ -1,4 +1,4 @@
-"""Values out of network outputs, Retrace targets, and value losses."""
+"""Values out of network outputs, Retrace targets (the Q form; `vtrace` has the V form), and value losses."""
 
 from __future__ import annotations
 
@@ -81,15 +81,16 @@ def retrace(target_q_a: Tensor, target_values: Tensor, rewards: Tensor, discount
     T, B = rewards.shape
     if target_values.shape != (T + 1, B):
         raise ValueError(f"Values are {tuple(target_values.shape)}; with {T} transitions of {B} they must be [T+1, B].")
-    with torch.no_grad():
-        target = rewards[-1] + discounts[-1] * target_values[-1]  # [B]
-        targets = [target]
-        for t in range(T - 2, -1, -1):
-            trace = traces[t + 1]
-            corrected = target_values[t + 1] - trace * target_q_a[t + 1] + trace * target
-            target = rewards[t] + discounts[t] * corrected
-            targets.append(target)
-        return torch.stack(targets[::-1])
+    held = (x.detach() for x in (target_q_a, target_values, rewards, discounts, traces))
+    target_q_a, target_values, rewards, discounts, traces = held
+    target = rewards[-1] + discounts[-1] * target_values[-1]  # [B]
+    targets = [target]
+    for t in range(T - 2, -1, -1):
+        trace = traces[t + 1]
+        corrected = target_values[t + 1] - trace * target_q_a[t + 1] + trace * target
+        target = rewards[t] + discounts[t] * corrected
+        targets.append(target)
+    return torch.stack(targets[::-1])
 
 
 def estimate_q_values(
@@ -262,6 +263,5 @@ def value_loss_from_td(
 
     Reference: disco_rl/value_fns/value_utils.py::value_loss_from_td
     """
-    with torch.no_grad():
-        target = values_from_logits(net_out, max_abs_value, categorical, nonlinear) + td
+    target = values_from_logits(net_out.detach(), max_abs_value, categorical, nonlinear) + td.detach()
     return value_loss_from_target(net_out, target, max_abs_value, categorical, nonlinear)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from port import init, names
+from port import init, names, rules
 from port.config import AgentConfig, MetaNetConfig
 from port.names import ObsSpec, Shapes
 from port.types import Params
@@ -108,6 +108,11 @@ def load_npz(
     return _to_ours(_read(source), names.meta_names(config), names.meta_shapes(config), dtype, device)
 
 
+def meta_config_of(source: Source) -> MetaNetConfig:
+    """The sizes that weights are for, read off their shapes; the meta-network's inputs are taken to be Disco103's."""
+    return names.meta_config_of({name: tuple(np.shape(array)) for name, array in _read(source).items()})
+
+
 def to_original(params: Params, config: MetaNetConfig | None = None) -> dict[str, np.ndarray]:
     """Meta-parameters as arrays under the original's flat names and in its shapes."""
     return _to_original(params, names.meta_names(config or MetaNetConfig()))
@@ -140,12 +145,16 @@ def load_agent_params(
         Parameters by our names.
     """
     shapes = init.shapes_of_agent(config, obs_spec, num_actions)
-    return _to_ours(_read(source), names.agent_names(config.net), shapes, dtype, device)
+    return _to_ours(_read(source), _agent_names(config), shapes, dtype, device)
+
+
+def _agent_names(config: AgentConfig) -> dict[str, str]:
+    return names.agent_names(config.net, rules.make(config).heads(1))
 
 
 def agent_params_to_original(params: Params, config: AgentConfig) -> dict[str, np.ndarray]:
     """Agent parameters as arrays under the original's flat names."""
-    return _to_original(params, names.agent_names(config.net))
+    return _to_original(params, _agent_names(config))
 
 
 def save_agent_params(path: str | os.PathLike[str], params: Params, config: AgentConfig) -> None:

@@ -76,6 +76,12 @@ def is_known(option: str) -> bool:
     return True
 
 
+def on_host(layer: LayerFn) -> LayerFn:
+    """Marks a layer that JAX cannot trace, because it is Python and NumPy: it runs as it is, on concrete arrays."""
+    layer.is_on_host = True  # type: ignore[attr-defined]
+    return layer
+
+
 class JaxImplementation:
     """A named set of layers written in JAX; the harness's contract, and what the recorder needs besides.
 
@@ -105,7 +111,8 @@ class JaxImplementation:
             return pull_back(bound, inputs, cotangents, wrt)
 
         options = {k: v for k, v in self.compiler_options.get(dtype, {}).items() if is_known(k)}
-        return jax.jit(call, compiler_options=options) if jit else call
+        is_on_host = getattr(self.layers[layer], "is_on_host", False)
+        return jax.jit(call, compiler_options=options) if jit and not is_on_host else call
 
     def evaluate(
         self,

@@ -160,7 +160,7 @@ def test_a_pickled_or_truncated_file_is_refused(tmp_path):
         ({"rewards": torch.zeros((1, 3))}, "at least 2 steps"),
         ({"discounts": torch.ones((5, 2))}, "discounts is"),
         ({"agent_outs": {}}, "lack logits"),
-        ({"agent_outs": {"logits": torch.zeros((5, 3, 4))}}, "behaviour_agent_out/logits"),
+        ({"agent_outs": {"logits": torch.zeros((5, 3, 4))}}, "logits are .* 3 actions"),
         ({"observations": torch.zeros((5, 3, 11))}, "takes 12 features"),
     ],
 )

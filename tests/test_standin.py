@@ -27,7 +27,7 @@ from reference.standin import elementary, implementation, layers
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "reference" / "standin").glob("*.py"))
 UNKNOWN_TO_IT = {"disco_rl", "parity", "port", "reports", "tests", "torch"}
-MAY_IMPORT = {"distrax", "haiku", "jax", "optax", "rlax", "reference"} | set(sys.stdlib_module_names)
+MAY_IMPORT = {"distrax", "haiku", "jax", "numpy", "optax", "rlax", "reference"} | set(sys.stdlib_module_names)
 REFERENCE = re.compile(r"Reference: (disco_rl)/(\S+)::(\S+)")
 
 # Layers whose VJP takes many seconds to compile; what they are made of is judged with its gradients here, and they

@@ -13,7 +13,6 @@ A mistake is data, a table in one of the files of `catalogue/`:
     origin = "disco-torch history"
 
 A change in several places lists them instead: `edits = [{module = ..., old = ..., new = ...}, ...]`.
-V-trace is not in the port yet; its mistakes (the advantage without the lambda mixture first) come with it.
 """
 
 from __future__ import annotations

@@ -12,12 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from port.adapter import elementary, learning, networks
+from port.adapter import elementary, environments, learning, metatraining, networks, rules
 from port.adapter.inputs import LAYERS, Settings, Tensors
 
 Arrays = dict[str, np.ndarray]
 
-__all__ = ["TorchImplementation", "elementary", "implementation", "learning", "networks"]
+__all__ = [
+    "TorchImplementation",
+    "elementary",
+    "environments",
+    "implementation",
+    "learning",
+    "metatraining",
+    "networks",
+    "rules",
+]
 
 
 class TorchImplementation:

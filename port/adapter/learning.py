@@ -138,7 +138,8 @@ def _loss(x: Tensors, s: Settings) -> Tensors:
     }
 
 
-def _learner_state(x: Tensors, s: Settings) -> LearnerState:
+def learner_state(x: Tensors, s: Settings) -> LearnerState:
+    """The learner's state among the inputs."""
     table = names.agent_names(net_config(s))
     return LearnerState(agent_params(x, s), adam_state(x, table), meta_state(x, s))
 
@@ -151,14 +152,14 @@ def _flat_learner_state(state: LearnerState, s: Settings) -> Tensors:
 
 @layer("agent/learner_step")
 def _learner_step(x: Tensors, s: Settings) -> Tensors:
-    state, logs = agent(s).learner_step(rollout(x), _learner_state(x, s), meta_params(x, s), s["is_meta_training"])
+    state, logs = agent(s).learner_step(rollout(x), learner_state(x, s), meta_params(x, s), s["is_meta_training"])
     logs.pop("meta_out")
     return {**_flat_learner_state(state, s), **below("log", logs)}
 
 
 @layer("agent/learner_steps")
 def _learner_steps(x: Tensors, s: Settings) -> Tensors:
-    learner, state, given = agent(s), _learner_state(x, s), meta_params(x, s)
+    learner, state, given = agent(s), learner_state(x, s), meta_params(x, s)
     every: list[Tensors] = []
     for i in range(s["S"]):
         taken = rollout({name: value[i] for name, value in x.items() if name.startswith("rollout/")})

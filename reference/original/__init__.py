@@ -2,10 +2,18 @@
 
 from reference.execution import JaxImplementation
 from reference.identity import describe
-from reference.original import elementary, learning, networks, values
+from reference.original import elementary, environments, learning, metatraining, networks, rules, values
 
 implementation = JaxImplementation(
     "original",
     describe(),
-    {**elementary.LAYERS, **networks.LAYERS, **values.LAYERS, **learning.LAYERS},
+    {
+        **elementary.LAYERS,
+        **networks.LAYERS,
+        **values.LAYERS,
+        **learning.LAYERS,
+        **rules.LAYERS,
+        **environments.LAYERS,
+        **metatraining.LAYERS,
+    },
 )

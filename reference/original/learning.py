@@ -258,14 +258,15 @@ def _flat_learner_state(state: agent_lib.LearnerState) -> Tensors:
     }
 
 
-def learner_step(x: Tensors, s: Settings) -> Tensors:
-    """One learner step."""
+def learner_step(x: Tensors, s: Settings, keep_meta_out: bool = False) -> Tensors:
+    """One learner step; with what the rule said under `meta_out/`, if asked to."""
     agent = agent_for(s)
     state, _, log = agent.learner_step(
         None, _rollout(x), _learner_state(x, agent), {}, nested("meta_params", x), s["is_meta_training"]
     )
-    logs = {f"log/{name}": value for name, value in log.items() if name != "meta_out"}
-    return {**_flat_learner_state(state), **logs}
+    meta_out = log.pop("meta_out")
+    said = flattened("meta_out", meta_out) if keep_meta_out else {}
+    return {**_flat_learner_state(state), **{f"log/{name}": value for name, value in log.items()}, **said}
 
 
 def learner_steps(x: Tensors, s: Settings) -> Tensors:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import rlax
 
-from reference.standin import elementary, learning, metanet, networks, rule, values
+from reference.standin import elementary, environments, learning, metanet, networks, rule, values
 from reference.standin.named import Settings, Tensors, below, under
 
 
@@ -260,4 +260,4 @@ LEARNING = {
     "agent/learner_steps": learner_steps,
 }
 
-LAYERS = {**ELEMENTARY, **NETWORKS, **VALUES, **META, **LEARNING}
+LAYERS = {**ELEMENTARY, **NETWORKS, **VALUES, **META, **LEARNING, **environments.LAYERS}

@@ -114,11 +114,12 @@ def experience(params: Tensors, rollout: Tensors) -> Tensors:
 
 
 def learner_step(
-    state: LearnerState, rollout: Tensors, meta_params: Tensors, s: Settings
+    state: LearnerState, rollout: Tensors, meta_params: Tensors, s: Settings, keep_meta_out: bool = False
 ) -> tuple[LearnerState, Tensors]:
     """One learner step: targets from the rule, which the agent's gradient takes as constants, then one update.
 
     In meta-training the targets are constants for that gradient only, and the new state depends on them; else for all.
+    With `keep_meta_out`, what the rule said is among the logs.
 
     Reference: disco_rl/agent.py::Agent.learner_step
     """
@@ -130,4 +131,5 @@ def learner_step(
     updates, opt = update(grads, state.opt, s["learning_rate"], s["max_abs_update"])
     params = add(state.params, updates)
     norms = {"global_gradient_norm": optax.tree.norm(grads), "global_update_norm": optax.tree.norm(updates)}
-    return LearnerState(params, opt, meta), {**logs, **norms}
+    said = below("meta_out", meta_out) if keep_meta_out else {}
+    return LearnerState(params, opt, meta), {**logs, **norms, **said}

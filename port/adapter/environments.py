@@ -1,0 +1,81 @@
+"""Environments, replay buffer and accumulated returns as layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from port import evaluation
+from port.adapter.inputs import Settings, Tensors, below, layer, under
+from port.environments import Batched, Catch, CatchState, HostCatch, spread_seed
+from port.replay import ReplayBuffer
+from port.types import Rollout, Timestep
+
+
+def _env(s: Settings) -> Catch:
+    return Catch(s["fall"] + 1, s["columns"], s["torch_dtype"])
+
+
+def _shown(state: CatchState, timestep: Timestep) -> Tensors:
+    return {**below("state", {k: v.clone() for k, v in state._asdict().items()}), **timestep._asdict()}
+
+
+@layer("env/catch_reset")
+def _catch_reset(x: Tensors, s: Settings) -> Tensors:
+    return _shown(*_env(s).reset(x["ball_columns"]))
+
+
+@layer("env/catch_step")
+def _catch_step(x: Tensors, s: Settings) -> Tensors:
+    return _shown(*_env(s).step(CatchState(**under("state", x)), x["actions"], x["ball_columns"]))
+
+
+class _Given:
+    """Columns of one environment, one after the other."""
+
+    def __init__(self, columns: Tensor) -> None:
+        self._columns: Iterator[int] = iter(columns.tolist())
+
+    def randint(self, below: int) -> int:
+        return next(self._columns)
+
+
+@layer("env/host_catch")
+def _host_catch(x: Tensors, s: Settings) -> Tensors:
+    sources = [_Given(columns) for columns in x["ball_columns"].unbind(1)]
+    env = Batched([HostCatch(s["fall"] + 1, s["columns"], source) for source in sources])
+    steps = [env.reset(), *(env.step(actions) for actions in x["actions"])]
+    stacked = {name: torch.stack([getattr(step, name) for step in steps]) for name in Timestep._fields}
+    return {name: v.to(s["torch_dtype"]) if v.is_floating_point() else v for name, v in stacked.items()}
+
+
+@layer("env/batched_seeds")
+def _batched_seeds(x: Tensors, s: Settings) -> Tensors:
+    return {"seeds": torch.tensor(spread_seed(int(x["seed"]), s["B"]))}
+
+
+def _as_rollout(trajectories: Tensor) -> Rollout:
+    """A rollout whose rewards carry what is told apart."""
+    steps = torch.zeros(trajectories.shape, dtype=torch.long)
+    return Rollout(trajectories, steps, trajectories, steps == 0, {"logits": trajectories.unsqueeze(-1)})
+
+
+@layer("replay/sample")
+def _replay_sample(x: Tensors, s: Settings) -> Tensors:
+    buffer = ReplayBuffer(s["capacity"], int(x["seed"]))
+    sampled, indices, sizes = [], [], []
+    for trajectories in x["trajectories"]:
+        buffer.add(_as_rollout(trajectories))
+        drawn = buffer.draw(s["G"])
+        sampled.append(buffer.take(drawn).rewards)
+        indices.append(torch.from_numpy(drawn))
+        sizes.append(len(buffer))
+    return {"sampled": torch.stack(sampled), "indices": torch.stack(indices), "size": torch.tensor(sizes)}
+
+
+@layer("eval/accumulate_returns")
+def _accumulate_returns(x: Tensors, s: Settings) -> Tensors:
+    so_far, returns = evaluation.accumulate_returns(x["so_far"], x["rewards"], x["discounts"])
+    return {"so_far": so_far, "returns": returns}

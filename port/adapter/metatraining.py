@@ -1,0 +1,111 @@
+"""V-trace, the value function and the meta-gradient as layers."""
+
+from __future__ import annotations
+
+from port import meta_gradient, names, value_fn, vtrace
+from port.adapter.inputs import (
+    Settings,
+    Tensors,
+    agent,
+    below,
+    ema,
+    flat_ema,
+    layer,
+    meta_config,
+    meta_params,
+    net_config,
+    to_original,
+    to_ours,
+    under,
+)
+from port.adapter.learning import adam_state, flat_adam, learner_state, rollout
+from port.types import Rollout
+
+
+@layer("values/vtrace")
+def _vtrace(x: Tensors, s: Settings) -> Tensors:
+    outs = vtrace.estimate_values(**x, discount=s["discount"], lambda_=s["lambda"])
+    return {name: getattr(outs, name) for name in ("value_target", "adv", "td")}
+
+
+@layer("values/outs_v")
+def _outs_v(x: Tensors, s: Settings) -> Tensors:
+    outs, adv_ema, td_ema = vtrace.value_outs(
+        x["value_out"],
+        **{name: x[name] for name in ("pi_logits", "mu_logits", "actions", "rewards")},
+        continues=1.0 - x["is_terminal"].to(x["rewards"].dtype),
+        adv_ema=ema("adv_ema", x),
+        td_ema=ema("td_ema", x),
+        lambda_=s["lambda"],
+        target_value_net_out=x["target_value_out"],
+        **{name: s[name] for name in ("discount", "max_abs_value", "decay", "eps", "categorical", "nonlinear")},
+        drop_last=s["drop_last"],
+    )
+    about_actions = ("qv_adv", "q_value", "target_q_value", "q_target", "q_td", "normalized_q_td")
+    kept = {name: value for name, value in outs._asdict().items() if name not in about_actions}
+    return {**kept, **flat_ema("adv_ema", adv_ema), **flat_ema("td_ema", td_ema)}
+
+
+def value_config(s: Settings) -> value_fn.ValueFnConfig:
+    """The value function's configuration for the harness's settings."""
+    same = ("discount_factor", "td_lambda", "outer_value_cost", "ema_decay", "ema_eps")
+    return value_fn.ValueFnConfig(
+        dense=tuple(s["value_dense"]),
+        learning_rate=s["value_learning_rate"],
+        max_abs_update=s["value_max_abs_update"],
+        **{name: s[name] for name in same},
+    )
+
+
+def value_state(x: Tensors, s: Settings) -> value_fn.ValueState:
+    """The value function's state among the inputs."""
+    table = names.value_names(s["value_dense"])
+    return value_fn.ValueState(to_ours("params", x, table), adam_state(x, table), ema("adv_ema", x), ema("td_ema", x))
+
+
+@layer("meta_train/value_fn")
+def _value_update(x: Tensors, s: Settings) -> Tensors:
+    state, _, logs = value_fn.update(value_state(x, s), rollout(x), x["pi_logits"], value_config(s), keep_graph=True)
+    table = names.value_names(s["value_dense"])
+    return {
+        **to_original("params", state.params, table),
+        **flat_adam(state.opt_state, table),
+        **flat_ema("adv_ema", state.adv_ema),
+        **flat_ema("td_ema", state.td_ema),
+        **{"value_loss": logs["value_loss"], "td": logs["value_td"], "normalized_td": logs["value_normalized_td"]},
+    }
+
+
+def _train_rollouts(x: Tensors, s: Settings) -> list[Rollout]:
+    given = below("rollout", under("train", x))
+    return [rollout({name: value[i] for name, value in given.items()}) for i in range(s["S"])]
+
+
+@layer("meta_train/outer_loss")
+def _outer_loss(x: Tensors, s: Settings) -> Tensors:
+    state = meta_gradient.LearningState(learner_state(x, s), value_state(under("value", x), s))
+    result = meta_gradient.meta_gradient(
+        agent(s),
+        value_config(s),
+        meta_gradient.OuterLossConfig(),
+        meta_params(x, s),
+        state,
+        _train_rollouts(x, s),
+        rollout(below("rollout", under("valid", x))),
+    )
+    learned = result.state
+    return {
+        **to_original("meta_grads", result.grads, names.meta_names(meta_config(s))),
+        **to_original("params", learned.learner.params, names.agent_names(net_config(s))),
+        **to_original("value/params", learned.value.params, names.value_names(s["value_dense"])),
+        **below("log", result.meta_log),
+    }
+
+
+@layer("meta_train/update")
+def _meta_update(x: Tensors, s: Settings) -> Tensors:
+    params = under("meta_params", x)
+    same = {name: name for name in params}
+    grads = [under(f"grads/{i}", x) for i in range(s["N"])]
+    new, opt_state, logs = meta_gradient.meta_update(params, adam_state(x, same), grads, s["meta_learning_rate"])
+    return {**below("meta_params", new), **flat_adam(opt_state, same), **below("log", logs)}

@@ -1,0 +1,77 @@
+"""The rules without a meta-network, and an agent with one of them, as layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from port import names, ops, update_rule
+from port.actor_critic import ActorCritic
+from port.adapter.inputs import Settings, Tensors, below, ema, experience, flat_ema, layer, to_original, to_ours, under
+from port.adapter.learning import adam_state, flat_adam, rollout
+from port.agent import Agent
+from port.config import ActorCriticConfig, ActorCriticHyperParams, AgentConfig, AgentNetConfig, PolicyGradientConfig
+from port.policy_gradient import PolicyGradient
+from port.types import ActorCriticState, LearnerState, ValueOuts
+
+
+@layer("ops/policy_gradient_loss")
+def _policy_gradient_loss(x: Tensors, s: Settings) -> Tensors:
+    return {"loss": ops.policy_gradient_loss(x["logits"], x["actions"], x["advantages"], s["backprop"])}
+
+
+def _fields(kind: Any, s: Settings) -> dict[str, Any]:
+    return {name: s[name] for name in kind.__dataclass_fields__ if name in s}
+
+
+def _rule(s: Settings) -> ActorCritic:
+    config = ActorCriticConfig(num_bins=s["K"], **_fields(ActorCriticConfig, s))
+    return ActorCritic(ActorCriticHyperParams(**_fields(ActorCriticHyperParams, s)), config)
+
+
+def _state(x: Tensors) -> ActorCriticState:
+    return ActorCriticState(ema("meta_state/adv_ema", x), ema("meta_state/td_ema", x))
+
+
+def _flat_state(state: ActorCriticState) -> Tensors:
+    return {**flat_ema("meta_state/adv_ema", state.adv_ema), **flat_ema("meta_state/td_ema", state.td_ema)}
+
+
+@layer("actor_critic/unroll")
+def _unroll(x: Tensors, s: Settings) -> Tensors:
+    out, state = _rule(s).unroll_meta_net({}, {}, _state(x), experience(x))
+    return {**below("meta_out", out), **_flat_state(state)}
+
+
+@layer("actor_critic/agent_loss")
+def _agent_loss(x: Tensors, s: Settings) -> Tensors:
+    loss, logs = _rule(s).agent_loss(experience(x), under("meta_out", x), backprop=True)
+    return {"loss": loss, **below("log", logs)}
+
+
+@layer("policy_gradient/loss")
+def _loss(x: Tensors, s: Settings) -> Tensors:
+    rule = PolicyGradient(PolicyGradientConfig(**_fields(PolicyGradientConfig, s)))
+    given, unset = under("value_out", x), torch.zeros_like(x["value_out/adv"])
+    value_out = ValueOuts(**{name: given.get(name, unset) for name in ValueOuts._fields})
+    loss, _, logs = update_rule.apply(rule, None, {}, None, replace(experience(x), value_out=value_out))
+    return {"loss": loss, **below("log", logs)}
+
+
+def _agent(s: Settings) -> Agent:
+    rule, net = _rule(s), AgentNetConfig(dense=tuple(s["dense"]))
+    config = AgentConfig(s["learning_rate"], s["max_abs_update"], rule.hyper, rule.rule, net=net)
+    return Agent(config, obs_spec=tuple(s["obs"]), num_actions=s["A"])
+
+
+@layer("agent/actor_critic_step")
+def _actor_critic_step(x: Tensors, s: Settings) -> Tensors:
+    agent = _agent(s)
+    table = names.agent_names(agent.config.net, agent.rule.heads(s["A"]))
+    before = LearnerState(to_ours("params", x, table), adam_state(x, table), _state(x))
+    after, logs = agent.learner_step(rollout(x), before, is_meta_training=s["is_meta_training"])
+    logs.pop("meta_out")
+    params = to_original("params", after.params, table)
+    return {**params, **flat_adam(after.opt_state, table), **_flat_state(after.meta_state), **below("log", logs)}

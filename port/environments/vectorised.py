@@ -1,0 +1,91 @@
+"""Catch on tensors behind the common interface, with a source of columns of its own."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from port.environments import threefry
+from port.environments.base import ActionSpec, ArraySpec, Environment
+from port.environments.catch import NUM_ACTIONS, Catch
+from port.types import Timestep
+
+
+class ColumnSource(Protocol):
+    """Where the columns of new balls come from: asked for one row of columns per step, whether they are used or not."""
+
+    def first(self) -> Tensor:
+        """Columns of the first balls, [B]."""
+
+    def draw(self, steps: int) -> Tensor:
+        """Columns for the next steps, [steps, B]."""
+
+
+class DrawnColumns:
+    """Columns from a torch generator."""
+
+    def __init__(self, env: Catch, batch_size: int, generator: torch.Generator) -> None:
+        """Takes the generator, which moves on with every draw."""
+        self._env, self._batch_size, self._generator = env, batch_size, generator
+
+    def first(self) -> Tensor:
+        """Columns of the first balls, [B]."""
+        return self.draw(1)[0]
+
+    def draw(self, steps: int) -> Tensor:
+        """Columns for the next steps, [steps, B]."""
+        return self._env.draw_columns(self._generator, steps, self._batch_size)
+
+
+class OriginalColumns:
+    """The columns that the original draws: each environment splits its key at every step, and one half draws.
+
+    Reference: disco_rl/environments/wrappers/batched_jittable_env.py::BatchedJittableEnvironment
+    """
+
+    def __init__(self, env: Catch, batch_size: int, seed: int) -> None:
+        """Starts as `reset(PRNGKey(seed))` does."""
+        self._columns = env.columns
+        self._keys = threefry.split(threefry.prng_key(seed), batch_size)  # [B, 2]
+
+    def first(self) -> Tensor:
+        """Columns of the first balls, [B]."""
+        return self.draw(1)[0]
+
+    def draw(self, steps: int) -> Tensor:
+        """Columns for the next steps, [steps, B]."""
+        return torch.stack([self._next() for _ in range(steps)])
+
+    def _next(self) -> Tensor:
+        pair = threefry.split(self._keys)  # [B, 2, 2]
+        self._keys = pair[:, 0]
+        return torch.from_numpy(threefry.randint(pair[:, 1], 1, self._columns)[:, 0]).long()
+
+
+class VectorisedCatch(Environment):
+    """A batch of boards on tensors.
+
+    Reference: disco_rl/environments/jittable_envs.py::CatchJittableEnvironment
+    """
+
+    def __init__(self, env: Catch, batch_size: int, source: ColumnSource) -> None:
+        """Takes the game and where its columns come from."""
+        if batch_size < 1:
+            raise ValueError(f"A batch needs at least one environment; got {batch_size}.")
+        self._env, self._source, self.batch_size = env, source, batch_size
+        self.observation_spec = ArraySpec(env.observation_shape, env.dtype)
+        self.action_spec = ActionSpec((), torch.int32, NUM_ACTIONS)
+        self._state, _ = env.reset(torch.zeros(batch_size, dtype=torch.long))
+
+    def reset(self) -> Timestep:
+        """Starts every environment anew."""
+        self._state, timestep = self._env.reset(self._source.first())
+        return timestep
+
+    def step(self, actions: Tensor) -> Timestep:
+        """Takes one action [B] in each environment."""
+        self.check_actions(actions)
+        self._state, timestep = self._env.step(self._state, actions, self._source.draw(1)[0])
+        return timestep

@@ -1,0 +1,133 @@
+"""Meta-trains an update rule on Catch.
+
+example: python -m port.meta_train --small --boards 5x5,6x6,7x7,8x8 --num-meta-updates 4000 --evaluate-every 200 \
+--out reports/out/meta_train
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from port.meta_train.config import SMALL, MetaTrainConfig
+from port.meta_train.run import Files, Report, run
+from port.meta_train.workers import Workers
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line: a flag for each setting, beside the run's own."""
+    text = (__doc__ or "").split("example: ")
+    made = argparse.ArgumentParser(
+        "python -m port.meta_train", description=text[0], epilog=f"example: {text[1]}", allow_abbrev=False
+    )
+    made.add_argument("--out", type=Path, default=Path("reports/out/meta_train"), help="where everything is written")
+    made.add_argument("--weights", type=Path, help="start from this .npz file, in the original's names")
+    made.add_argument("--small", action="store_true", help="defaults of a small rule instead of the notebook's")
+    made.add_argument("--workers", type=int, default=2, help="processes over which the population is spread")
+    made.add_argument("--quiet", action="store_true", help="no progress bar")
+    for setting in fields(MetaTrainConfig):
+        flag, default = f"--{setting.name.replace('_', '-')}", setting.default
+        made.add_argument(flag, type=_reader(default), help=f"{setting.metadata['help']} (notebook: {_shown(default)})")
+    return made
+
+
+def _shown(default: Any) -> str:
+    """A default as it would be typed."""
+    if isinstance(default, bool):
+        return "yes" if default else "no"
+    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+
+def _reader(default: Any) -> Any:
+    """Reads a setting of the kind of its default; lists are separated by commas."""
+    if isinstance(default, bool):
+        return _yes_or_no
+    if not isinstance(default, tuple):
+        return type(default)
+    kind = type(default[0])
+    return lambda text: tuple(kind(part) for part in text.split(","))
+
+
+def _yes_or_no(text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise argparse.ArgumentTypeError(f"say yes or no, not {text!r}")
+    return text == "yes"
+
+
+def read_config(arguments: argparse.Namespace) -> MetaTrainConfig:
+    """The settings that the command line asks for."""
+    asked = {f.name: getattr(arguments, f.name) for f in fields(MetaTrainConfig)}
+    given = {name: value for name, value in asked.items() if value is not None}
+    return MetaTrainConfig(**{**(SMALL if arguments.small else {}), **given})
+
+
+class Progress:
+    """A bar with the newest figures beside it."""
+
+    def __init__(self, total: int) -> None:
+        """Makes the bar."""
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (TextColumn("meta-updates"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self.bar = Bar(*columns, TextColumn("{task.fields[figures]}"))
+        self._task = self.bar.add_task("", total=total, figures="")
+
+    def show(self, report: Report) -> None:
+        """Moves the bar."""
+        figures = f"meta-loss {report.row['meta_loss']:+.3f}  reward {report.row['rewards']:+.3f}"
+        if report.best_step > 0:
+            figures += f"  best {report.best_score:.3f} at {report.best_step}"
+        self.bar.update(self._task, completed=report.step, figures=figures)
+        if report.score is not None:
+            self.bar.console.print(f"after {report.step} meta-updates fresh agents catch {report.score:.3f} of balls")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command."""
+    arguments = parser().parse_args(argv)
+    try:
+        config = read_config(arguments)
+        workers = Workers(config, arguments.workers)
+    except ValueError as problem:
+        print(f"port.meta_train: {problem}", file=sys.stderr)
+        return 2
+    began, progress = time.perf_counter(), None if arguments.quiet else Progress(config.num_meta_updates)
+    reports: list[int] = []
+
+    def on_step(report: Report) -> None:
+        reports.append(report.step)
+        if progress:
+            progress.show(report)
+
+    try:
+        if progress:
+            progress.bar.start()
+        end = run(config, arguments.out, workers, arguments.weights, on_step)
+    except (ValueError, OSError, RuntimeError, FloatingPointError) as problem:
+        print(f"port.meta_train: {problem}", file=sys.stderr)
+        return 2
+    finally:
+        if progress:
+            progress.bar.stop()
+        workers.close()
+    plot(arguments.out)
+    rate = (time.perf_counter() - began) / max(1, len(reports))
+    print(f"{end.step} meta-updates are done, {rate:.2f} s for each of the last {len(reports)}; see {arguments.out}.")
+    return 0
+
+
+def plot(out: Path) -> None:
+    """Draws the log."""
+    from port.meta_train.plot import draw
+
+    draw(Files(out))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""One agent of the population: it acts, gives its meta-gradient, and starts over at the end of its life.
+
+All randomness comes from the run's seed, the agent's number and the number of the meta-update, so that nothing random
+needs to be kept to continue a run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+import torch
+
+from port import acting, evaluation, meta_checkpointing, meta_gradient, value_fn
+from port.agent import Agent
+from port.environments import Catch
+from port.meta_gradient import LearningState
+from port.meta_train.config import MetaTrainConfig, board_size
+from port.types import Params, Rollout
+
+DTYPE = torch.float32
+
+
+class MemberState(NamedTuple):
+    """What an agent carries from one meta-update to the next."""
+
+    learning: LearningState
+    stream: acting.Stream
+
+
+class Contribution(NamedTuple):
+    """What an agent gives to a meta-update."""
+
+    grads: Params
+    log: dict[str, float]
+
+
+def generator(seed: int, *names: object) -> torch.Generator:
+    """A generator that depends on nothing but the seed and the names."""
+    digest = hashlib.sha256("/".join(map(str, (seed, *names))).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+
+class Member:
+    """An agent of the population; its state is given and returned."""
+
+    def __init__(self, config: MetaTrainConfig, index: int) -> None:
+        """Takes the run's settings and the agent's number in the population."""
+        self.config, self.index = config, index
+        self.env = Catch(*board_size(config.boards[index]), DTYPE)
+        self.agent = Agent(config.agent, self.env.observation_shape, self.env.num_actions)
+
+    def age(self, step: int) -> int:
+        """Meta-updates of its life so far, at the start of a meta-update; lives begin staggered over the population."""
+        if not self.config.lifetime:
+            return step
+        return (step + self.index * self.config.lifetime // len(self.config.boards)) % self.config.lifetime
+
+    def fresh(self, step: int) -> MemberState:
+        """The state of an agent whose life begins at a meta-update."""
+        source = generator(self.config.seed, "life", self.index, step)
+        spec, value_config = self.env.observation_shape, self.config.value_fn
+        learner = self.agent.initial_learner_state(source, DTYPE)
+        value = value_fn.init_state(value_fn.init_value_params(value_config, spec, source, DTYPE))
+        stream = acting.start(self.env, self.env.draw_columns(source, self.config.batch_size))
+        return MemberState(LearningState(learner, value), stream)
+
+    def act(self, step: int, state: MemberState) -> tuple[list[Rollout], Rollout, acting.Stream]:
+        """A rollout for each inner update and a validation rollout of twice the length, all by the same parameters."""
+        c = self.config
+        length = c.rollout_length * (c.num_inner_steps + 2)
+        source = generator(c.seed, "act", self.index, step)
+        uniform = torch.rand(length, c.batch_size, self.env.num_actions, generator=source, dtype=DTYPE)
+        noise = -torch.log(-torch.log(uniform.clamp_min(torch.finfo(DTYPE).tiny)))
+        columns = self.env.draw_columns(source, length, c.batch_size)
+        whole, stream = acting.unroll(self.env, state.learning.learner.params, state.stream, noise, columns)
+        train = [_cut(whole, i * c.rollout_length, (i + 1) * c.rollout_length) for i in range(c.num_inner_steps)]
+        return train, _cut(whole, c.num_inner_steps * c.rollout_length, length), stream
+
+    def contribute(self, step: int, state: MemberState | None, meta_params: Params) -> tuple[MemberState, Contribution]:
+        """Lives for one meta-update.
+
+        Args:
+            step: number of the meta-update.
+            state: from the one before; None for the first of a run.
+            meta_params: of the rule.
+
+        Returns:
+            The new state; meta-gradient and logs.
+        """
+        age = self.age(step)
+        if state is None or age == 0:
+            state = self.fresh(step)
+        train, valid, stream = self.act(step, state)
+        c = self.config
+        differentiate = meta_checkpointing.checkpointed_meta_gradient if c.recompute else meta_gradient.meta_gradient
+        result = differentiate(self.agent, c.value_fn, c.outer, meta_params, state.learning, train, valid)
+        rewards = torch.stack([rollout.rewards for rollout in train])
+        caught, missed = int((rewards > 0).sum()), int((rewards < 0).sum())
+        log = {name: float(x) for name, x in result.meta_log.items()}
+        log |= {"rewards": float(rewards.mean()), "pos_rewards": float(caught), "neg_rewards": float(missed)}
+        log |= {"age": float(age), "catch_rate": caught / max(caught + missed, 1)}
+        return MemberState(result.state, stream), Contribution(result.grads, log)
+
+
+def _cut(rollout: Rollout, start: int, end: int) -> Rollout:
+    """Some steps of a rollout."""
+    assert isinstance(rollout.observations, torch.Tensor)
+    outs = {name: x[start:end] for name, x in rollout.agent_outs.items()}
+    return Rollout(
+        rollout.observations[start:end],
+        rollout.actions[start:end],
+        rollout.rewards[start:end],
+        rollout.discounts[start:end],
+        outs,
+    )
+
+
+class Score(NamedTuple):
+    """How a fresh agent did: over its whole life, and over its last 100 episodes."""
+
+    life_catch_rate: float
+    final_catch_rate: float
+
+
+def evaluate(config: MetaTrainConfig, meta_params: Params, board: str, seed: int, steps: int) -> Score:
+    """Lets a fresh agent learn by the rule in the original's evaluation loop."""
+    rows, columns = board_size(board)
+    settings = evaluation.EvalConfig(num_steps=steps, rows=rows, columns=columns, seed=seed)
+    agent = Agent(config.agent, (rows, columns, 1), Catch.num_actions)
+    result = evaluation.evaluate(agent, meta_params, settings, DTYPE)
+    return Score(float((result.episode_returns > 0).mean()), result.catch_rate)

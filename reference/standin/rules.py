@@ -1,0 +1,179 @@
+"""The two rules without a meta-network, actor-critic and policy gradient, and a learner step by the former.
+
+Settings `s` are numbers and switches by name: `max_abs_value`, `categorical_value`, `nonlinear_value_transform`;
+`discount_factor`, `vtrace_lambda`, `moving_average_decay`, `moving_average_eps`; `normalize_adv`, `normalize_td`; the
+costs `pg_cost`, `value_cost`, `entropy_cost`; and for the learner step those of `learning`.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from reference.standin import layers, learning
+from reference.standin.elementary import entropy, lookup
+from reference.standin.metatraining import value_outs_v
+from reference.standin.named import Array, Settings, Tensors, below, under
+from reference.standin.networks import mlp
+from reference.standin.rule import means
+from reference.standin.values import Averages, ValueForm, ValueSettings, value_loss_from_td
+
+HEADS = {"logits": "mlp/~_head_pass/torso_head", "v": "mlp/~_head_pass/torso_head_1"}
+
+
+def policy_gradient_loss(logits: Array, actions: Array, advantages: Array) -> Array:
+    """[T, B, A], [T, B], [T, B] -> [T, B]: surprise at each action, weighted by how good it was.
+
+    Reference: disco_rl/utils.py::differentiable_policy_gradient_loss
+    """
+    return -advantages * lookup(jax.nn.log_softmax(logits), actions)
+
+
+def value_form(s: Settings) -> ValueForm:
+    """What the value head stands for."""
+    return ValueForm(s["max_abs_value"], s["categorical_value"], s["nonlinear_value_transform"])
+
+
+KEPT_VALUES = {
+    **{"raw_advs": "adv", "normalized_advs": "normalized_adv", "tds": "td", "normalized_tds": "normalized_td"},
+    **{"value_target": "value_target", "values": "value"},
+}
+
+
+def actor_critic_targets(e: Tensors, averages: Averages, s: Settings) -> tuple[Tensors, Averages]:
+    """What the actor-critic loss needs of a trajectory.
+
+    Args:
+        e: `agent_out/logits` and `behaviour_out/logits` [T+1, B, A], `agent_out/v` [T+1, B, K], `actions` [T+1, B],
+            `rewards` and `is_terminal` [T, B].
+        averages: of the past.
+        s: settings.
+
+    Returns:
+        [T, B]: `raw_advs`, `tds`, both normalised, `value_target`; [T+1, B]: `values`; and the averages carried on.
+
+    Reference: disco_rl/update_rules/actor_critic.py::ActorCritic.unroll_meta_net
+    """
+    names = ("discount_factor", "vtrace_lambda", "moving_average_decay", "moving_average_eps")
+    numbers = ValueSettings(value_form(s), *(s[name] for name in names))
+    seen = {
+        **{name: e["agent_out/v"] for name in ("value_out", "target_value_out")},
+        **{"pi_logits": e["agent_out/logits"], "mu_logits": e["behaviour_out/logits"], "actions": e["actions"]},
+        **{"rewards": e["rewards"], "continues": 1.0 - e["is_terminal"]},
+    }
+    outs, averages = value_outs_v(seen, averages, numbers)
+    return {name: outs[kept] for name, kept in KEPT_VALUES.items()}, averages
+
+
+def actor_critic_loss(agent_out: Tensors, actions: Array, meta_out: Tensors, s: Settings) -> tuple[Array, Tensors]:
+    """The loss of the actor-critic rule; advantages and TD errors are constants.
+
+    Args:
+        agent_out: `logits` [T+1, B, A] and `v` [T+1, B, K].
+        actions: [T+1, B].
+        meta_out: as of `actor_critic_targets`.
+        s: settings.
+
+    Returns:
+        [T, B], and logs.
+
+    Reference: disco_rl/update_rules/actor_critic.py::ActorCritic.agent_loss
+    """
+    logits, constants = agent_out["logits"][:-1], jax.lax.stop_gradient(meta_out)
+    advs = constants["normalized_advs" if s["normalize_adv"] else "raw_advs"]
+    tds = constants["normalized_tds" if s["normalize_td"] else "tds"]
+    loss = (
+        s["pg_cost"] * policy_gradient_loss(logits, actions[:-1], advs)
+        + s["value_cost"] * value_loss_from_td(agent_out["v"][:-1], tds, value_form(s))
+        - s["entropy_cost"] * entropy(logits)
+    )
+    logs = {
+        **{"logits": logits, "entropy": entropy(logits)},
+        **{"pg_advs": advs, "raw_advs": constants["raw_advs"], "avg_value": constants["values"]},
+    }
+    return loss, means(logs)
+
+
+def policy_gradient_rule(x: Tensors, s: Settings) -> Tensors:
+    """The policy-gradient rule on the advantages of a value function.
+
+    Reference: disco_rl/update_rules/policy_gradient.py::PolicyGradientUpdate
+    """
+    advs = jax.lax.stop_gradient(x["value_out/normalized_adv" if s["normalize_adv"] else "value_out/adv"])
+    logits = x["agent_out/logits"][:-1]
+    loss = s["pg_cost"] * policy_gradient_loss(logits, x["actions"][:-1], advs) - s["entropy_cost"] * entropy(logits)
+    return {"loss": loss, **below("log", means({"entropy": entropy(logits), "pg_advs": advs}))}
+
+
+def network(params: Tensors, observations: Array) -> Tensors:
+    """The network of an actor-critic agent: [T+1, B, ...] -> `logits` [T+1, B, A] and `v` [T+1, B, K].
+
+    Reference: disco_rl/networks/nets.py::MLP
+    """
+    torso_out = mlp(params, "mlp/~_embedding_pass/torso", observations.reshape(*observations.shape[:2], -1))
+    return {head: mlp(params, name, torso_out) for head, name in HEADS.items()}
+
+
+def agent_loss(params: Tensors, rollout: Tensors, meta_out: Tensors, s: Settings) -> tuple[Array, Tensors]:
+    """The mean of the loss over all transitions that do not start from an episode's last step, and logs.
+
+    Reference: disco_rl/agent.py::Agent._loss
+    """
+    counts = rollout["discounts"][:-1] > 0
+    loss, logs = actor_critic_loss(network(params, rollout["observations"]), rollout["actions"], meta_out, s)
+    total = jnp.sum(loss * counts) / (jnp.sum(counts) + 1e-8)
+    return total, {"total_loss": total, **logs}
+
+
+def averages_of(x: Tensors) -> Averages:
+    """Both moving averages from their named parts."""
+    return Averages(layers.moments("meta_state/adv_ema", x), layers.moments("meta_state/td_ema", x))
+
+
+def unroll(x: Tensors, s: Settings) -> Tensors:
+    """The rule's preparations as a layer."""
+    outs, averages = actor_critic_targets(x, averages_of(x), s)
+    return below("meta_out", outs) | below("meta_state", layers.named_averages(averages))
+
+
+def agent_loss_layer(x: Tensors, s: Settings) -> Tensors:
+    """The rule's loss as a layer."""
+    loss, logs = actor_critic_loss(under("agent_out", x), x["actions"], under("meta_out", x), s)
+    return {"loss": loss, **below("log", logs)}
+
+
+def learner_step(x: Tensors, s: Settings) -> Tensors:
+    """One learner step by the actor-critic rule.
+
+    Reference: disco_rl/agent.py::Agent.learner_step
+    """
+    params, rollout = under("params", x), under("rollout", x)
+    e = {
+        **below("agent_out", network(params, rollout["observations"])),
+        "behaviour_out/logits": rollout["logits"],
+        "actions": rollout["actions"],
+        "rewards": rollout["rewards"][1:],
+        "is_terminal": rollout["discounts"][1:] == 0,
+    }
+    meta_out, averages = actor_critic_targets(e, averages_of(x), s)
+    grads, logs = jax.grad(agent_loss, has_aux=True)(params, rollout, meta_out, s)
+    updates, opt = learning.update(grads, layers.adam_state(x), s["learning_rate"], s["max_abs_update"])
+    norms = {"global_gradient_norm": optax.tree.norm(grads), "global_update_norm": optax.tree.norm(updates)}
+    state = layers.named_adam(opt) | below("meta_state", layers.named_averages(averages))
+    return below("params", learning.add(params, updates)) | state | below("log", logs | norms)
+
+
+def policy_gradient_layer(x: Tensors, s: Settings) -> Tensors:
+    """The policy-gradient loss as a layer; gradients enter the advantages where asked to."""
+    advantages = x["advantages"] if s["backprop"] else jax.lax.stop_gradient(x["advantages"])
+    return {"loss": policy_gradient_loss(x["logits"], x["actions"], advantages)}
+
+
+LAYERS = {
+    "ops/policy_gradient_loss": policy_gradient_layer,
+    "actor_critic/unroll": unroll,
+    "actor_critic/agent_loss": agent_loss_layer,
+    "policy_gradient/loss": policy_gradient_rule,
+    "agent/actor_critic_step": learner_step,
+}

@@ -1,0 +1,156 @@
+"""The evaluation loop beside the original's, in float64: its own actions, replay and updates, the same life.
+
+Both start from the same parameters and get the same Gumbel noise. The original's environment draws its columns from a
+key; the port draws the same ones by itself. From there on each goes by what it computes.
+"""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from parity.layers import REGISTRY
+from parity.layers.draw import case_inputs
+from parity.layers.learning import FRESH_LEARNER
+from parity.layers.spec import Case
+from port import evaluation, weights
+from port.adapter import learning as adapter
+from port.adapter.inputs import agent as port_agent
+from port.adapter.inputs import meta_params as port_meta_params
+from port.environments import Catch, OriginalColumns
+from port.evaluation import EvalConfig
+
+ROWS, COLUMNS, SEED = 5, 4, 3
+CONFIG = EvalConfig(
+    12, batch_size=4, rollout_length=9, replay_ratio=2, capacity=7, rows=ROWS, columns=COLUMNS, seed=SEED
+)
+LAYER = REGISTRY["agent/learner_step"]
+SETTINGS = {
+    **LAYER.settings,
+    **{"T": CONFIG.rollout_length - 1, "B": CONFIG.batch_size, "A": 3, "obs": (ROWS, COLUMNS, 1)},
+    "is_meta_training": False,
+}
+
+
+def start():
+    """Parameters, fresh states and meta-parameters by the original's names."""
+    drawn = case_inputs(LAYER, Case("loop", SETTINGS, FRESH_LEARNER))
+    return {name: value for name, value in drawn.items() if not name.startswith("rollout/")}
+
+
+def noise():
+    shape = (CONFIG.num_steps, CONFIG.rollout_length, CONFIG.num_envs, 3)
+    return np.random.default_rng(5).gumbel(size=shape)
+
+
+@pytest.fixture(scope="module")
+def original():
+    """Rollouts and losses of the original's loop."""
+    pytest.importorskip("disco_rl", reason="the original is not installed; `make original` brings it")
+    return OriginalLoop().run()
+
+
+class OriginalLoop:
+    """The notebook's loop on the original's agent in float64 and on its environment in float32, where it runs."""
+
+    def __init__(self):
+        import jax
+        from disco_rl.environments import jittable_envs
+        from ml_collections import config_dict
+
+        from reference.original import implementation
+
+        self.run_layer = lambda layer, x, s: implementation.run(layer, x, s, "float64")
+        config = config_dict.ConfigDict({"rows": ROWS, "columns": COLUMNS})
+        env = jittable_envs.CatchJittableEnvironment(CONFIG.num_envs, config)
+        self.env_step = jax.jit(env.step)
+        self.env_state, self.shown = env.reset(jax.random.PRNGKey(SEED))
+        self.learner = start()
+
+    def act(self, gumbel):
+        observation = np.asarray(self.shown.observation, np.float64)
+        is_last = np.asarray(self.shown.step_type) == 2
+        params = {name: value for name, value in self.learner.items() if name.startswith("params/")}
+        acting = REGISTRY["agent/actor_step"].settings
+        settings = {**{k: SETTINGS[k] for k in acting if k in SETTINGS}, "B": CONFIG.num_envs}
+        inputs = {"observation": observation, "is_last": is_last, "gumbel": gumbel, **params}
+        out = self.run_layer("agent/actor_step", inputs, settings)
+        step = {
+            "observations": observation,
+            "actions": out["actions"].astype(np.int32),
+            "rewards": np.asarray(self.shown.reward, np.float64),
+            "discounts": out["discounts"].astype(np.float64),
+            "logits": out["logits"],
+        }
+        self.env_state, self.shown = self.env_step(self.env_state, step["actions"])
+        return step
+
+    def run(self):
+        rng, kept, rollouts, losses = np.random.default_rng(CONFIG.replay_seed), [], [], []
+        for gumbels in noise():
+            steps = [self.act(gumbel) for gumbel in gumbels]
+            rollout = {name: np.stack([step[name] for step in steps]) for name in steps[0]}
+            rollouts.append(rollout)
+            kept += [{name: value[:, i] for name, value in rollout.items()} for i in range(CONFIG.num_envs)]
+            kept = kept[-CONFIG.capacity :]
+            if len(kept) >= CONFIG.batch_size:
+                drawn = [kept[i] for i in rng.integers(len(kept), size=CONFIG.batch_size)]
+                batch = {f"rollout/{k}": np.stack([d[k] for d in drawn], axis=1) for k in rollout}
+                out = self.run_layer("agent/learner_step", {**self.learner, **batch}, SETTINGS)
+                losses.append({k.removeprefix("log/"): float(v) for k, v in out.items() if k.startswith("log/")})
+                self.learner |= {name: out[name] for name in self.learner if name in out}
+        return {"rollouts": rollouts, "logs": losses, "learner": self.learner}
+
+
+class GivenNoise:
+    """The same noise, and the columns that the original draws from its key."""
+
+    def __init__(self):
+        self._noise = iter(noise())
+        self._columns = OriginalColumns(Catch(ROWS, COLUMNS), CONFIG.num_envs, SEED)
+
+    def first_columns(self):
+        return self._columns.first()
+
+    def rollout(self):
+        return torch.from_numpy(next(self._noise)), self._columns.draw(CONFIG.rollout_length)
+
+
+def live(config=CONFIG):
+    tensors = {name: torch.from_numpy(value) for name, value in start().items()}
+    agent, state = port_agent(SETTINGS), adapter.learner_state(tensors, SETTINGS)
+    meta_params = port_meta_params(tensors, SETTINGS)
+    return agent, list(evaluation.live(agent, meta_params, config, torch.float64, state, GivenNoise()))
+
+
+def test_the_port_lives_the_originals_life(original):
+    agent, reports = live()
+    for step, (ref, report) in enumerate(zip(original["rollouts"], reports, strict=True)):
+        for name in ("observations", "actions", "rewards"):
+            assert np.array_equal(ref[name], getattr(report.rollout, name).numpy()), (step, name)
+        assert np.array_equal(ref["discounts"] > 0, report.rollout.discounts.numpy()), step
+    learned = [report.logs for report in reports if report.logs]
+    assert len(learned) == len(original["logs"]) == 11
+    for step, (ref, got) in enumerate(zip(original["logs"], learned, strict=True)):
+        assert ref.keys() == got.keys()
+        for name in ref:
+            assert abs(ref[name] - got[name]) <= 1e-9 * max(1.0, abs(ref[name])), (step, name)
+    got = weights.agent_params_to_original(reports[-1].state.params, agent.config)
+    for name, value in got.items():
+        np.testing.assert_allclose(value, original["learner"][f"params/{name}"], rtol=0, atol=1e-9)
+
+
+def test_the_life_is_long_enough_to_tell(original):
+    actions = np.stack([rollout["actions"] for rollout in original["rollouts"]])
+    assert set(actions.flatten()) == {0, 1, 2}
+    assert len({log["total_loss"] for log in original["logs"]}) == 11
+    ends = sum((rollout["discounts"] == 0).sum() for rollout in original["rollouts"])
+    assert ends >= 40
+
+
+def test_another_replay_would_be_seen(original):
+    _, reports = live(dataclasses.replace(CONFIG, replay_seed=18))
+    losses = [report.logs["total_loss"] for report in reports if report.logs]
+    gaps = [abs(log["total_loss"] - loss) for log, loss in zip(original["logs"], losses, strict=True)]
+    assert max(gaps) > 1e-3
