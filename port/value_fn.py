@@ -34,6 +34,13 @@ class ValueFnConfig:
     ema_decay: float = 0.99
     ema_eps: float = 1e-6
 
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "max_abs_update", "ema_eps"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"ValueFnConfig.{name} is {getattr(self, name)}; it must be positive.")
+        if not self.dense or min(self.dense) < 1:
+            raise ValueError(f"ValueFnConfig.dense is {self.dense}; give the width of at least one layer.")
+
 
 class ValueState(NamedTuple):
     """Everything that an update of the value function reads and replaces."""

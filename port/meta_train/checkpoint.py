@@ -17,6 +17,7 @@ from port.meta_train.config import MetaTrainConfig
 from port.types import AdamState, Params
 
 FORMAT = "disco-parity meta-training 1"
+ABOUT = "about"  # one entry: safetensors writes several in any order, and a file would not be the same bits again
 # Settings that a run may change when it continues: what was computed so far does not depend on them.
 FREE_SETTINGS = ("num_meta_updates", "checkpoint_every")
 
@@ -51,15 +52,10 @@ def save(path: Path, checkpoint: Checkpoint, config: MetaTrainConfig) -> None:
     tensors |= {f"opt/mu/{name}": p.numpy() for name, p in opt.mu.items()}
     tensors |= {f"opt/nu/{name}": p.numpy() for name, p in opt.nu.items()}
     tensors |= {"opt/count": opt.count.numpy(), **checkpoint.members}
-    about = {
-        "format": FORMAT,
-        "config": config.to_json(),
-        "step": json.dumps(checkpoint.step),
-        "best_score": json.dumps(checkpoint.best_score),
-        "best_step": json.dumps(checkpoint.best_step),
-    }
+    about = {"format": FORMAT, "config": config.to_json(), "step": checkpoint.step}
+    about |= {"best_score": checkpoint.best_score, "best_step": checkpoint.best_step}
     whole = {name: np.ascontiguousarray(x).reshape(np.shape(x)) for name, x in sorted(tensors.items())}
-    replace_file(path, safetensors.numpy.save(whole, about))
+    replace_file(path, safetensors.numpy.save(whole, {ABOUT: json.dumps(about)}))
 
 
 def load(path: Path, config: MetaTrainConfig) -> Checkpoint:
@@ -67,7 +63,7 @@ def load(path: Path, config: MetaTrainConfig) -> Checkpoint:
     import safetensors
 
     with safetensors.safe_open(path, framework="numpy") as file:
-        about = file.metadata() or {}
+        about = json.loads((file.metadata() or {}).get(ABOUT, "{}"))
         if about.get("format") != FORMAT:
             raise ValueError(f"{path} is no checkpoint of this meta-training.")
         check_same(MetaTrainConfig.from_json(about["config"]), config, path)
@@ -79,8 +75,9 @@ def load(path: Path, config: MetaTrainConfig) -> Checkpoint:
 
     opt_state = AdamState(torch.from_numpy(tensors["opt/count"]), params("opt/mu/"), params("opt/nu/"))
     members = {name: x for name, x in tensors.items() if name.startswith("member/")}
-    step, score, best = (json.loads(about[name]) for name in ("step", "best_score", "best_step"))
-    return Checkpoint(step, params("meta_params/"), opt_state, members, score, best)
+    return Checkpoint(
+        about["step"], params("meta_params/"), opt_state, members, about["best_score"], about["best_step"]
+    )
 
 
 def check_same(old: MetaTrainConfig, new: MetaTrainConfig, path: Path) -> None:

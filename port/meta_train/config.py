@@ -63,6 +63,7 @@ class MetaTrainConfig:
             raise ValueError("A population needs at least one board, and so does an evaluation.")
         for board in (*self.boards, *self.evaluate_boards):
             board_size(board)
+        _ = self.agent, self.value_fn  # which refuse sizes that make no sense
 
     @property
     def agent(self) -> AgentConfig:
