@@ -16,7 +16,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from port import evaluation, seeds, weights
+from port import embedded, evaluation, seeds, weights
 from port.config import AgentConfig, DiscoConfig, get_settings_actor_critic, get_settings_disco
 from port.evaluation import EvalConfig
 from port.seeds import Life, Task, Told
@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     text, _, example = (__doc__ or "").partition("\n\n")
     made = argparse.ArgumentParser("python -m port.evaluate", description=text, epilog=example, allow_abbrev=False)
-    made.add_argument("--weights", type=Path, metavar="FILE", help="the rule's weights, .npz in the original's names")
+    made.add_argument("--weights", type=Path, metavar="FILE", help="the rule's weights, .npz in the original's names (default: the rule in the box)")
     made.add_argument("--rule", choices=("disco", "actor_critic"), default="disco", help="(default: %(default)s)")
     made.add_argument(
         "--config",
@@ -105,7 +105,7 @@ def agent_config(arguments: argparse.Namespace) -> AgentConfig:
     """The agent: the notebook's settings, then what weights and configuration file tell, then the command line."""
     is_disco = arguments.rule == "disco"
     if is_disco and arguments.weights is None:
-        raise ValueError("Disco needs weights: give --weights FILE, or --rule actor_critic, which needs none.")
+        arguments.weights = embedded.path()
     if not is_disco and arguments.weights is not None:
         raise ValueError(f"The rule {arguments.rule} has no weights; leave --weights out.")
     config = evaluation.eval_agent_config(get_settings_disco() if is_disco else get_settings_actor_critic())
@@ -196,7 +196,7 @@ def verdict(found: dict[str, Any]) -> str:
     for life in found["seeds"]:
         when = f", first reached after step {life['solved_at']}" if life["solved_at"] else ""
         lines.append(f"seed {life['seed']}: {life['catch_rate']:.2f} of the last 100 balls caught{when}")
-    source = found["weights"] or found["rule"]
+    source = "the rule in the box" if found["weights"] == str(embedded.WEIGHTS) else found["weights"] or found["rule"]
     lines.append(
         f"{found['solved']} of {len(found['seeds'])} seeds catch at least {found['bar']:g} on "
         f"{loop['rows']}x{loop['columns']} after {loop['num_steps']} steps with {source} ({found['seconds']:.0f} s)."

@@ -117,7 +117,6 @@ def test_the_verdict_is_in_words(done, capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "Disco needs weights: give --weights FILE, or --rule actor_critic"),
         (["--weights", "{folder}/none.npz"], "There is no weights file at"),
         (["--weights", "{folder}/rule.json"], "is not an .npz file"),
         (["--weights", "{folder}/rule.npz", "--rule", "actor_critic"], "has no weights; leave --weights out"),
