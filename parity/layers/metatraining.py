@@ -125,10 +125,13 @@ def _outer_inputs(s: Settings) -> dict[str, Spec]:
 
 
 def _outer_outputs(s: Settings) -> dict[str, Spec]:
+    shapes = params.agent(s)
     return {
         **tree("meta_grads", params.meta(s)),
-        **tree("params", params.agent(s)),
-        **tree("value/params", value_params(s)),
+        **params.specs("params", shapes),
+        **optimiser_state(shapes),
+        **meta_state(s),
+        **_value_state(s, "value/"),
         **{f"log/{name}": fixed("") for name in META_LOG},
     }
 

@@ -144,7 +144,8 @@ def learner_state(x: Tensors, s: Settings) -> LearnerState:
     return LearnerState(agent_params(x, s), adam_state(x, table), meta_state(x, s))
 
 
-def _flat_learner_state(state: LearnerState, s: Settings) -> Tensors:
+def flat_learner_state(state: LearnerState, s: Settings) -> Tensors:
+    """The learner's state as outputs."""
     table = names.agent_names(net_config(s))
     params = to_original("params", state.params, table)
     return {**params, **flat_adam(state.opt_state, table), **flat_meta_state(state.meta_state, s)}
@@ -154,7 +155,7 @@ def _flat_learner_state(state: LearnerState, s: Settings) -> Tensors:
 def _learner_step(x: Tensors, s: Settings) -> Tensors:
     state, logs = agent(s).learner_step(rollout(x), learner_state(x, s), meta_params(x, s), s["is_meta_training"])
     logs.pop("meta_out")
-    return {**_flat_learner_state(state, s), **below("log", logs)}
+    return {**flat_learner_state(state, s), **below("log", logs)}
 
 
 @layer("agent/learner_steps")
@@ -167,4 +168,4 @@ def _learner_steps(x: Tensors, s: Settings) -> Tensors:
         logs.pop("meta_out")
         every.append(logs)
     stacked = {f"log/{name}": torch.stack([logs[name] for logs in every]) for name in every[0]}
-    return {**_flat_learner_state(state, s), **stacked}
+    return {**flat_learner_state(state, s), **stacked}

@@ -13,12 +13,11 @@ from port.adapter.inputs import (
     layer,
     meta_config,
     meta_params,
-    net_config,
     to_original,
     to_ours,
     under,
 )
-from port.adapter.learning import adam_state, flat_adam, learner_state, rollout
+from port.adapter.learning import adam_state, flat_adam, flat_learner_state, learner_state, rollout
 from port.types import Rollout
 
 
@@ -63,15 +62,22 @@ def value_state(x: Tensors, s: Settings) -> value_fn.ValueState:
     return value_fn.ValueState(to_ours("params", x, table), adam_state(x, table), ema("adv_ema", x), ema("td_ema", x))
 
 
-@layer("meta_train/value_fn")
-def _value_update(x: Tensors, s: Settings) -> Tensors:
-    state, _, logs = value_fn.update(value_state(x, s), rollout(x), x["pi_logits"], value_config(s), keep_graph=True)
+def flat_value_state(state: value_fn.ValueState, s: Settings) -> Tensors:
+    """The value function's state as outputs."""
     table = names.value_names(s["value_dense"])
     return {
         **to_original("params", state.params, table),
         **flat_adam(state.opt_state, table),
         **flat_ema("adv_ema", state.adv_ema),
         **flat_ema("td_ema", state.td_ema),
+    }
+
+
+@layer("meta_train/value_fn")
+def _value_update(x: Tensors, s: Settings) -> Tensors:
+    state, _, logs = value_fn.update(value_state(x, s), rollout(x), x["pi_logits"], value_config(s), keep_graph=True)
+    return {
+        **flat_value_state(state, s),
         **{"value_loss": logs["value_loss"], "td": logs["value_td"], "normalized_td": logs["value_normalized_td"]},
     }
 
@@ -93,11 +99,10 @@ def _outer_loss(x: Tensors, s: Settings) -> Tensors:
         _train_rollouts(x, s),
         rollout(below("rollout", under("valid", x))),
     )
-    learned = result.state
     return {
         **to_original("meta_grads", result.grads, names.meta_names(meta_config(s))),
-        **to_original("params", learned.learner.params, names.agent_names(net_config(s))),
-        **to_original("value/params", learned.value.params, names.value_names(s["value_dense"])),
+        **flat_learner_state(result.state.learner, s),
+        **below("value", flat_value_state(result.state.value, s)),
         **below("log", result.meta_log),
     }
 

@@ -151,7 +151,7 @@ def _inner_updates(x: Tensors, s: Settings) -> tuple[Tensors, Tensors, Tensors]:
 
 
 def _outer_loss(meta_params: Tensors, x: Tensors, s: Settings) -> tuple[jax.Array, Tensors]:
-    """The notebook's outer loss; logs and new parameters beside it."""
+    """The notebook's outer loss; new states and logs beside it."""
     learner, value, meta_out = _inner_updates({**x, **meta_params}, s)
     valid = _rollout(under("valid", x))
     out, _ = agent_for(s)._network.unroll(nested("params", learner), {}, valid.observations, None)
@@ -177,9 +177,8 @@ def _outer_loss(meta_params: Tensors, x: Tensors, s: Settings) -> tuple[jax.Arra
         "val_importance_weight": jnp.mean(jnp.minimum(value_outs.rho, 1.0)),
         **{"meta_loss": loss, "pg_loss": pg_loss, "reg_loss": reg_loss},
     }
-    new = {name: part for name, part in learner.items() if name.startswith("params/")}
-    new |= {f"value/{name}": part for name, part in value.items() if name.startswith("params/")}
-    return loss, {**new, **{f"log/{name}": part for name, part in logs.items()}}
+    new_value = {f"value/{name}": part for name, part in value.items()}
+    return loss, {**learner, **new_value, **{f"log/{name}": part for name, part in logs.items()}}
 
 
 def outer_loss(x: Tensors, s: Settings) -> Tensors:

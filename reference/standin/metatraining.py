@@ -21,7 +21,7 @@ from reference.standin.elementary import (
     normalize_by_moments,
     update_moments,
 )
-from reference.standin.layers import adam_state, form, meta_state, moments, named_adam, named_averages
+from reference.standin.layers import adam_state, form, meta_state, moments, named_adam, named_averages, named_meta_state
 from reference.standin.learning import AdamState, LearnerState, add, learner_step, update
 from reference.standin.named import Array, Settings, Tensors, below, under
 from reference.standin.networks import agent_network, mlp
@@ -223,17 +223,21 @@ def _value_state(x: Tensors) -> ValueState:
     return ValueState(under("params", x), adam_state(x), averages)
 
 
+def _named_value_state(state: ValueState) -> Tensors:
+    return below("params", state.params) | named_adam(state.opt) | named_averages(state.averages)
+
+
 def _value_fn(x: Tensors, s: Settings) -> Tensors:
     state, logs = value_update(_value_state(x), under("rollout", x), x["pi_logits"], s)
-    return below("params", state.params) | named_adam(state.opt) | named_averages(state.averages) | logs
+    return _named_value_state(state) | logs
 
 
 def _outer_loss(x: Tensors, s: Settings) -> Tensors:
     learner = LearnerState(under("params", x), adam_state(x), meta_state(x))
     states = (learner, _value_state(under("value", x)), under("train", x), under("valid", x))
     grads, (learner, value, logs) = jax.grad(outer_loss, has_aux=True)(under("meta_params", x), *states, s)
-    new = below("params", learner.params) | below("value/params", value.params)
-    return below("meta_grads", grads) | new | below("log", logs)
+    new = below("params", learner.params) | named_adam(learner.opt) | named_meta_state(learner.meta)
+    return below("meta_grads", grads) | new | below("value", _named_value_state(value)) | below("log", logs)
 
 
 def _meta_update(x: Tensors, s: Settings) -> Tensors:
