@@ -34,7 +34,12 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     text, _, example = (__doc__ or "").partition("\n\n")
     made = argparse.ArgumentParser("python -m port.evaluate", description=text, epilog=example, allow_abbrev=False)
-    made.add_argument("--weights", type=Path, metavar="FILE", help="the rule's weights, .npz in the original's names (default: the rule in the box)")
+    made.add_argument(
+        "--weights",
+        type=Path,
+        metavar="FILE",
+        help="the rule's weights, .npz in the original's names (default: the rule in the box)",
+    )
     made.add_argument("--rule", choices=("disco", "actor_critic"), default="disco", help="(default: %(default)s)")
     made.add_argument(
         "--config",
