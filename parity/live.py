@@ -37,8 +37,7 @@ class NoLiveReference(CannotRun):
 def live_reference() -> Implementation:
     """The original where it can be imported, else the stand-in; one for a whole process, since it compiles."""
     speaking = _found()
-    quickly = getattr(speaking, "compiled_quickly", None)
-    return quickly() if quickly else speaking
+    return getattr(speaking, "compiled_quickly", speaking)
 
 
 def _found() -> Implementation:

@@ -14,7 +14,7 @@ from port.environments.base import LAST_STEP, MID_STEP
 from port.environments.catch import Catch, CatchState
 from port.types import Params, Rollout, Timestep
 
-Policy: TypeAlias = Callable[[Params, Tensor], Tensor]
+Act: TypeAlias = Callable[[Tensor], Tensor]  # observations [B, ...] to logits [B, A]
 Played: TypeAlias = tuple[CatchState, Tensor, Tensor, CatchState]
 
 
@@ -37,7 +37,7 @@ def unroll(
     stream: Stream,
     gumbel_noise: Tensor,
     ball_columns: Tensor,
-    policy: Policy = agent_net.policy_logits,
+    policy: Callable[[Params], Act] = agent_net.policy,
 ) -> tuple[Rollout, Stream]:
     """Acts for L steps, which a learner reads as T = L-1 transitions.
 
@@ -49,7 +49,7 @@ def unroll(
         stream: where to begin.
         gumbel_noise: [L, B, A], standard Gumbel noise, which picks the actions.
         ball_columns: [L, B], columns of new balls, read where an episode ends.
-        policy: parameters and observations [B, ...] to logits [B, A].
+        policy: makes of the parameters a function from observations [B, ...] to logits [B, A].
 
     Returns:
         The rollout, [L, B] with logits as the only output of the agent, and where the stream stands after it.
@@ -59,7 +59,7 @@ def unroll(
     ball_columns = env.checked_columns(ball_columns)
     _check_noise(env, stream, gumbel_noise, ball_columns)
     play = _play_by_tables if tables.fits(env) else _play
-    states, actions, logits, end = play(env, lambda seen: policy(params, seen), stream, gumbel_noise, ball_columns)
+    states, actions, logits, end = play(env, policy(params), stream, gumbel_noise, ball_columns)
     _check_logits(logits)
     arrived = env.move(states, actions)  # [L, B], before the next episodes begin
     is_last, rewards = env.is_last(arrived), env.reward(arrived)
@@ -79,7 +79,7 @@ def _pick(logits: Tensor, noise: Tensor) -> Tensor:
     return (logits.log_softmax(-1) + noise).argmax(-1)
 
 
-def _play(env: Catch, act: Callable[[Tensor], Tensor], stream: Stream, noise: Tensor, columns: Tensor) -> Played:
+def _play(env: Catch, act: Act, stream: Stream, noise: Tensor, columns: Tensor) -> Played:
     """States, actions and logits of each step, and the state after the last."""
     state, taken = stream.state, []
     for step_noise, step_columns in zip(noise.unbind(), columns.unbind(), strict=True):
@@ -92,9 +92,7 @@ def _play(env: Catch, act: Callable[[Tensor], Tensor], stream: Stream, noise: Te
     return CatchState(row, ball, paddle), all_actions, all_logits, state
 
 
-def _play_by_tables(
-    env: Catch, act: Callable[[Tensor], Tensor], stream: Stream, noise: Tensor, columns: Tensor
-) -> Played:
+def _play_by_tables(env: Catch, act: Act, stream: Stream, noise: Tensor, columns: Tensor) -> Played:
     """The same, a few times faster where the batch is small."""
     game = tables.tables(env.rows, env.columns, env.dtype, columns.device)
     number, taken = game.number(stream.state), []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -119,8 +119,27 @@ def step(params: Params, observations: Observations, lead: int = 1) -> Outputs:
     return {head: x.view(*prefix, *x.shape[1:]) for head, x in out.items()}
 
 
+def policy(params: Params) -> Callable[[Observations], Tensor]:
+    """The policy alone, all that acting needs: a function from observations [B, ...] to logits [B, A].
+
+    Layers are looked up once, because with few environments looking them up takes as long as using them.
+
+    Reference: disco_rl/networks/nets.py::MLPHeadNet.__call__
+    """
+    first, *others = [nets.weight_and_bias(params, f"torso/{i}") for i in range(nets.depth(params, "torso"))]
+    head_weight, head_bias = nets.weight_and_bias(params, "heads/logits")
+
+    def logits(observations: Observations) -> Tensor:
+        x = torch.addmm(first[1], flatten_observations(observations, 1, like=head_weight), first[0])
+        for weight, bias in others:
+            x = torch.addmm(bias, x.relu(), weight)
+        return torch.addmm(head_bias, x, head_weight)
+
+    return logits
+
+
 def policy_logits(params: Params, observations: Observations, lead: int = 1) -> Tensor:
-    """The policy's logits alone, all that acting needs: observations [*I, ...] to [*I, A].
+    """The policy's logits alone, for observations with `lead` leading axes: [*I, ...] to [*I, A].
 
     Reference: disco_rl/networks/nets.py::MLPHeadNet.__call__
     """

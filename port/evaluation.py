@@ -16,7 +16,7 @@ from torch import Tensor
 
 from port import acting
 from port.agent import Agent
-from port.config import AgentConfig
+from port.config import AgentConfig, AgentNetConfig
 from port.environments import Catch
 from port.replay import ReplayBuffer
 from port.types import LearnerState, Logs, Params, Rollout
@@ -66,8 +66,8 @@ class EvalConfig:
 
 
 def eval_agent_config(config: AgentConfig | None = None) -> AgentConfig:
-    """An agent as in the original's notebook: its defaults with a learning rate of 0.01."""
-    return replace(config or AgentConfig(), learning_rate=1e-2)
+    """An agent as the original's notebook sets it up, whatever its rule: network and learning rate."""
+    return replace(config or AgentConfig(), learning_rate=1e-2, net=AgentNetConfig())
 
 
 class Randomness(Protocol):

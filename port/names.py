@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from port.agent_net import FLAT_HEADS, MODEL_HEADS
-from port.config import AgentNetConfig, MetaNetConfig
+from port.config import AgentNetConfig, MetaNetConfig, MetaRnnConfig
 from port.types import Heads, Params
 
 Shape: TypeAlias = tuple[int, ...]
@@ -146,6 +146,37 @@ def agent_names(net: AgentNetConfig, heads: Heads | None = None) -> dict[str, st
 def meta_names(config: MetaNetConfig) -> dict[str, str]:
     """The original's flat name of each meta-parameter."""
     return _translate(meta_shapes(config), _META_MODULES)
+
+
+def _widths(arrays: Mapping[str, Shape], stack: str) -> tuple[int, ...]:
+    """Outputs of each layer of a stack, read off the original's names and shapes."""
+    found: list[int] = []
+    while True:
+        name = next(iter(_translate([f"{stack}/{len(found)}/w"], _META_MODULES).values()))
+        if name not in arrays:
+            return tuple(found)
+        found.append(arrays[name][-1])
+
+
+def meta_config_of(arrays: Mapping[str, Shape]) -> MetaNetConfig:
+    """The sizes of a meta-network with Disco103's inputs, from the shapes of its weights under the original's names."""
+    single = {layer: f"{_META_MODULES[layer]}/w" for layer in ("gate", "y_head")}
+    stacks = {name: _widths(arrays, name) for name in ("y_net", "policy_net", "pi_net")}
+    rnn = {name: _widths(arrays, f"meta_rnn/{name}") for name in ("y_net", "policy_net", "embed")}
+    missing = [name for name in single.values() if len(arrays.get(name, ())) != 2]
+    missing += [_META_MODULES[name] for name in stacks if not stacks[name]]
+    missing += [_META_MODULES[f"meta_rnn/{name}"] for name in rnn if not rnn[name]]
+    if missing:
+        raise ValueError(f"These are not the weights of a Disco meta-network: {missing[0]} is missing.")
+    meta_hidden, hidden = arrays[single["gate"]]
+    return MetaNetConfig(
+        prediction_size=arrays[single["y_head"]][1],
+        hidden_size=hidden,
+        embedding_size=stacks["y_net"],
+        policy_channels=stacks["policy_net"],
+        policy_target_channels=stacks["pi_net"],
+        meta_rnn=MetaRnnConfig(rnn["policy_net"], rnn["embed"], rnn["y_net"], meta_hidden),
+    )
 
 
 def check_shapes(params: Params, shapes: Shapes, what: str) -> None:

@@ -108,6 +108,11 @@ def load_npz(
     return _to_ours(_read(source), names.meta_names(config), names.meta_shapes(config), dtype, device)
 
 
+def meta_config_of(source: Source) -> MetaNetConfig:
+    """The sizes that weights are for, read off their shapes; the meta-network's inputs are taken to be Disco103's."""
+    return names.meta_config_of({name: tuple(np.shape(array)) for name, array in _read(source).items()})
+
+
 def to_original(params: Params, config: MetaNetConfig | None = None) -> dict[str, np.ndarray]:
     """Meta-parameters as arrays under the original's flat names and in its shapes."""
     return _to_original(params, names.meta_names(config or MetaNetConfig()))

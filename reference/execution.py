@@ -59,10 +59,21 @@ def pull_back(
 
 
 PROGRAMS = 96  # kept at once; each holds many memory maps, of which a process may have 65,530
-# Checks compile much and run little: without LLVM's optimisations they take half the time. In float32 these also
-# change how numbers round, by more than the goldens' budgets allow; in float64 not by what matters.
-QUICK = {"xla_backend_optimization_level": 0}
+# Checks compile much and run little: without LLVM's optimisations and XLA's newer, slower code generator they take a
+# quarter of the time. In float32 these also change how numbers round, by more than the goldens' budgets allow; in
+# float64 not by what matters.
+QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 AS_USERS_DO: dict[str, dict[str, Any]] = {}
+
+
+@functools.cache
+def is_known(option: str) -> bool:
+    """Whether the installed jaxlib knows one of the options in `QUICK`."""
+    try:
+        jax.jit(lambda x: x, compiler_options={option: QUICK[option]})(0).block_until_ready()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
 
 
 def on_host(layer: LayerFn) -> LayerFn:
@@ -84,6 +95,7 @@ class JaxImplementation:
         self.compiler_options = {"float64": QUICK}
         self._compiled = functools.lru_cache(maxsize=PROGRAMS)(self._compile)
 
+    @functools.cached_property
     def compiled_quickly(self) -> JaxImplementation:
         """The same layers, compiled quickly in either precision: for a live reference, whose exactness is measured."""
         other = JaxImplementation(self.name, self.description, self.layers)
@@ -98,9 +110,9 @@ class JaxImplementation:
                 return bound(inputs), {}
             return pull_back(bound, inputs, cotangents, wrt)
 
-        if getattr(self.layers[layer], "is_on_host", False):
-            return call
-        return jax.jit(call, compiler_options=self.compiler_options.get(dtype)) if jit else call
+        options = {k: v for k, v in self.compiler_options.get(dtype, {}).items() if is_known(k)}
+        is_on_host = getattr(self.layers[layer], "is_on_host", False)
+        return jax.jit(call, compiler_options=options) if jit and not is_on_host else call
 
     def evaluate(
         self,

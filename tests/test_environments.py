@@ -216,18 +216,16 @@ def test_acting_computes_logits_only():
     needed = {name: x for name, x in params.items() if name.startswith(("torso/", "heads/logits/"))}
     rollout, _ = acting.unroll(env, needed, stream, noise, columns)
     assert set(rollout.agent_outs) == {"logits"}
-    assert torch.equal(
-        agent_net.policy_logits(params, rollout.observations, lead=2),
-        agent_net.unroll(params, rollout.observations)["logits"],
-    )
+    every = agent_net.unroll(params, rollout.observations)["logits"]
+    assert torch.equal(agent_net.policy_logits(params, rollout.observations, lead=2), every)
+    assert torch.equal(agent_net.policy(params)(rollout.observations.flatten(0, 1)), every.flatten(0, 1))
 
 
 def test_an_agent_that_has_diverged_is_named_with_step_and_environment():
     env, _, params, stream, noise, columns = acting_parts(5, 5)
 
-    def policy(given, seen):
-        logits = agent_net.policy_logits(given, seen)
-        return logits.index_fill(0, torch.tensor([1]), float("nan"))
+    def policy(given):
+        return lambda seen: agent_net.policy(given)(seen).index_fill(0, torch.tensor([1]), float("nan"))
 
     with pytest.raises(ValueError, match="not finite at step 0 in environment 1"):
         acting.unroll(env, params, stream, noise, columns, policy)

@@ -119,7 +119,7 @@ class GivenNoise:
 
 def live(config=CONFIG):
     tensors = {name: torch.from_numpy(value) for name, value in start().items()}
-    agent, state = port_agent(SETTINGS), adapter._learner_state(tensors, SETTINGS)
+    agent, state = port_agent(SETTINGS), adapter.learner_state(tensors, SETTINGS)
     meta_params = port_meta_params(tensors, SETTINGS)
     return agent, list(evaluation.live(agent, meta_params, config, torch.float64, state, GivenNoise()))
 

@@ -31,7 +31,10 @@ def _vtrace(x: Tensors, s: Settings) -> Tensors:
 def _outs_v(x: Tensors, s: Settings) -> Tensors:
     outs, adv_ema, td_ema = vtrace.value_outs(
         x["value_out"],
-        **{name: x[name] for name in ("pi_logits", "mu_logits", "actions", "rewards")},
+        x["pi_logits"],
+        x["mu_logits"],
+        x["actions"],
+        x["rewards"],
         continues=1.0 - x["is_terminal"].to(x["rewards"].dtype),
         adv_ema=ema("adv_ema", x),
         td_ema=ema("td_ema", x),

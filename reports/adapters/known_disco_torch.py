@@ -27,6 +27,7 @@ CONVENTIONS = (
 
 NO_TRAINER = "this release has no trainer; the loop around the rule is its user's"
 USERS_NETWORK = "the package leaves the agent's network to its user"
+ONLY_DISCO = "the package has the Disco rule only"
 IN_THE_VALUE_LOSS = "written out inside agent_loss_no_meta, and judged there"
 REASONS = {
     "transforms/sign_hyp": "not among the package's transforms; Disco103's inputs do not use it",
@@ -44,6 +45,11 @@ REASONS = {
     "agent/loss": NO_TRAINER,
     "agent/learner_step": NO_TRAINER,
     "agent/learner_steps": NO_TRAINER,
+    "ops/policy_gradient_loss": ONLY_DISCO,
+    "actor_critic/unroll": ONLY_DISCO,
+    "actor_critic/agent_loss": ONLY_DISCO,
+    "policy_gradient/loss": ONLY_DISCO,
+    "agent/actor_critic_step": ONLY_DISCO,
 }
 NO_REASON = "the adapter knows no counterpart in the package"
 
