@@ -19,7 +19,14 @@ from parity.live import drawn
 
 HEAVY = (
     *("meta/rnn", "meta/whole", "disco/unroll_meta_net"),
-    *("agent/loss", "agent/learner_step", "agent/learner_steps", "agent/actor_critic_step", "meta_train/outer_loss"),
+    *(
+        "agent/loss",
+        "agent/learner_step",
+        "agent/learner_steps",
+        "agent/actor_critic_step",
+        "meta_train/value_fn",
+        "meta_train/outer_loss",
+    ),
 )
 SIZES, SIZES_OF_HEAVY = 3, 1
 SEEDS = 2**16
