@@ -181,7 +181,7 @@ def outer_loss(
     Returns:
         The loss with its graph, the state after the inner updates with its graph, and logs without.
 
-    Reference: colabs/meta_train.ipynb::calculate_meta_gradient
+    Notebook: colabs/meta_train.ipynb::calculate_meta_gradient
     """
     check_rollouts(train_rollouts, valid_rollout)
     regularisers, metrics = [], []
@@ -211,7 +211,7 @@ def meta_gradient(
     Returns:
         The gradient, the state after the inner updates (without a graph), and logs.
 
-    Reference: colabs/meta_train.ipynb::calculate_meta_gradient
+    Notebook: colabs/meta_train.ipynb::calculate_meta_gradient
     """
     tracked = leaves(meta_params)
     with torch.enable_grad():
@@ -245,7 +245,7 @@ def meta_update(
     Returns:
         The new meta-parameters, the new state of Adam, and the norms of gradient and update.
 
-    Reference: colabs/meta_train.ipynb::meta_update
+    Notebook: colabs/meta_train.ipynb::meta_update
     """
     if not grads:
         raise ValueError("A meta-update needs the meta-gradient of at least one agent.")

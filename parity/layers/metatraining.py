@@ -152,7 +152,7 @@ register(
         "meta-parameters through all of it.",
         _outer_inputs,
         _outer_outputs,
-        {**RULE, **COSTS, "learning_rate": 0.01, "max_abs_update": 1.0, **VALUE, "S": 2, "T": 3, "B": 2},
+        {**RULE, **COSTS, "learning_rate": 0.01, "max_abs_update": 1.0, **VALUE, "S": 3, "T": 3, "B": 2},
         (
             # In float32 a fresh agent's first update stands on the clip bound, and its derivative is a matter of
             # rounding (see `port.meta_gradient`): judged in float64.
@@ -181,6 +181,7 @@ register(
         (
             Case("plain", gradients=False),
             Case("first_step", edits=(fresh_optimiser,), gradients=False),
+            Case("past_the_agents_bound", edits=(edits.scaled(1e-3, "opt/nu/first/w"),), gradients=False),
             Case("one_agent", {"N": 1}, gradients=False),
             Case("three_agents", {"N": 3, "meta_learning_rate": 0.01}, gradients=False),
             Case("tiny_gradients", edits=(edits.scaled(1e-7, "grads/0/first/w", "grads/1/first/w"),), gradients=False),

@@ -121,6 +121,11 @@ class Workers:
         """Number of processes that work."""
         return max(1, len(self._pipes))
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes that work."""
+        return [process.pid or 0 for process in self._processes] or [os.getpid()]
+
     def _call(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Calls every worker with its own arguments at the same time; answers in the workers' order."""
         if self._crew is not None:

@@ -167,7 +167,7 @@ def outer_loss(
     Returns:
         The loss; states after the updates, and logs.
 
-    Reference: colabs/meta_train.ipynb::calculate_meta_gradient
+    Notebook: colabs/meta_train.ipynb::calculate_meta_gradient
     """
 
     def step(carry: tuple[LearnerState, ValueState], rollout: Tensors) -> tuple[tuple[LearnerState, ValueState], Array]:
@@ -196,7 +196,7 @@ def outer_loss(
 def meta_update(params: Tensors, grads: list[Tensors], state: AdamState, learning_rate: float) -> Tensors:
     """New meta-parameters, Adam's state and norms, by name, from the meta-gradients of all agents.
 
-    Reference: colabs/meta_train.ipynb::meta_update
+    Notebook: colabs/meta_train.ipynb::meta_update
     """
     mean = {name: sum(g[name] for g in grads) / len(grads) for name in params}
     updates, new = update(mean, state, learning_rate, float("inf"))
