@@ -102,6 +102,11 @@ class JaxImplementation:
         other.compiler_options = {"float64": QUICK, "float32": QUICK}
         return other
 
+    def forget_programs(self) -> None:
+        """Drops what was compiled; each program holds memory maps."""
+        self._compiled.cache_clear()
+        jax.clear_caches()
+
     def _compile(self, layer: str, settings: str, dtype: str, wrt: tuple[str, ...], jit: bool) -> Callable[..., Any]:
         bound = functools.partial(self.layers[layer], s=json.loads(settings))
 

@@ -102,6 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     traced = real_learner_step() if waiting else {}
     for name in waiting:
         goldens = record_layer(REGISTRY[name], traced)
+        for compiled in (original(), original().compiled_quickly):
+            compiled.forget_programs()
         refuse_the_port()
         write_atomically(chosen.out / file_name(name), layer_bytes(goldens))
         entries = {golden.case: describe(golden) for golden in goldens}
