@@ -98,6 +98,7 @@ STOPPED = {
     "values/retrace": ("continues", "rewards", "rho", "target_q_values", "target_values"),
     "values/estimate_q": ("continues", "rewards"),
     "values/outs": ("mu_logits", "rewards"),
+    "values/outs_v": ("mu_logits", "pi_logits"),
     "values/loss_from_td": ("td",),
     "meta/inputs": STOPPED_IN_META_NET,
     "meta/rnn": STOPPED_IN_META_NET,
@@ -109,6 +110,7 @@ STOPPED = {
         *("rollout/logits", "rollout/rewards"),
     ),
     "agent/learner_step": ("rollout/logits",),
+    "meta_train/value_fn": ("pi_logits",),
     "actor_critic/unroll": ("agent_out/logits", "behaviour_out/logits"),
     "actor_critic/agent_loss": tuple(
         f"meta_out/{name}" for name in ("normalized_advs", "normalized_tds", "raw_advs", "tds", "values")
