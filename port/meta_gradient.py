@@ -10,6 +10,11 @@ passes the whole derivative. In float32 that number rounds onto the bound, or pa
 or all of the derivative: a matter of rounding, not of the rule, although the update itself is right to 7e-6. So the
 meta-gradient of a fresh agent is judged in float64, where the direction stays inside the bound. Later updates mix old
 and new gradients and do not stand on it.
+
+Even there a fresh agent is the hard case: where a gradient is as small as Adam's epsilon of 1e-8, the direction's
+derivative is up to 1e8, and with it the last digits of the gradient count. At the size of Disco103 the original's own
+meta-gradient moves by up to 3e-9 of its scale when its inputs move by a unit in the last place, and the port differs
+from it by no more than 2e-9; later in life by 1e-12 (each tensor by 1e-11 of its own scale).
 """
 
 from __future__ import annotations
