@@ -98,6 +98,7 @@ STOPPED = {
     "values/retrace": ("continues", "rewards", "rho", "target_q_values", "target_values"),
     "values/estimate_q": ("continues", "rewards"),
     "values/outs": ("mu_logits", "rewards"),
+    "values/outs_v": ("mu_logits", "pi_logits"),
     "values/loss_from_td": ("td",),
     "meta/inputs": STOPPED_IN_META_NET,
     "meta/rnn": STOPPED_IN_META_NET,
@@ -115,6 +116,7 @@ STOPPED = {
     ),
     "policy_gradient/loss": ("value_out/adv", "value_out/normalized_adv"),
     "agent/actor_critic_step": ("rollout/logits",),
+    "meta_train/value_fn": ("pi_logits",),
 }
 
 
