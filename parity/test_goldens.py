@@ -117,6 +117,7 @@ STOPPED = {
     ),
     "policy_gradient/loss": ("value_out/adv", "value_out/normalized_adv"),
     "agent/actor_critic_step": ("rollout/logits",),
+    "meta_train/value_fn": ("pi_logits",),
 }
 
 
