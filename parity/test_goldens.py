@@ -110,7 +110,6 @@ STOPPED = {
         *("rollout/logits", "rollout/rewards"),
     ),
     "agent/learner_step": ("rollout/logits",),
-    "meta_train/value_fn": ("pi_logits",),
     "actor_critic/unroll": ("agent_out/logits", "behaviour_out/logits"),
     "actor_critic/agent_loss": tuple(
         f"meta_out/{name}" for name in ("normalized_advs", "normalized_tds", "raw_advs", "tds", "values")
