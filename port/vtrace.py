@@ -33,8 +33,9 @@ def vtrace(
     if target_values.shape != (T + 1, B):
         raise ValueError(f"Values are {tuple(target_values.shape)}; with {T} transitions of {B} they must be [T+1, B].")
     clipped_rho = torch.minimum(rho, torch.ones_like(rho))
-    with torch.no_grad():
-        targets = _vtrace_targets(target_values, rewards, discounts, clipped_rho, lambda_)
+    # Detached, not under no_grad, which would let the tangents of forward mode pass.
+    value, reward, discount, weight = (x.detach() for x in (target_values, rewards, discounts, clipped_rho))
+    targets = _vtrace_targets(value, reward, discount, weight, lambda_)
     bootstrap = torch.cat((lambda_ * targets[1:] + (1 - lambda_) * target_values[1:-1], target_values[-1:]))
     return targets, clipped_rho * (rewards + discounts * bootstrap - target_values[:-1])
 
