@@ -4,6 +4,7 @@ Example:
     python -m reference doctor
     python -m reference weights --download
     python -m reference record --check
+    python -m reference curves --weights disco103 --seeds 10
 """
 
 import argparse
@@ -12,6 +13,7 @@ import sys
 import types
 
 COMMANDS = {
+    "curves": "let the original learn Catch and keep its curves",
     "doctor": "what this machine has of the original, and what is missing",
     "record": "run the original and write the goldens",
     "weights": "find and verify Disco103's weights",

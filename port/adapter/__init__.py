@@ -6,19 +6,21 @@ beside this one is a few lines that hand named tensors to a function of the port
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from port.adapter import elementary, environments, learning, metatraining, networks, rules
+from port.adapter import curves, elementary, environments, learning, metatraining, networks, rules
 from port.adapter.inputs import LAYERS, Settings, Tensors
 
 Arrays = dict[str, np.ndarray]
 
 __all__ = [
+    "Port",
     "TorchImplementation",
+    "curves",
     "elementary",
     "environments",
     "implementation",
@@ -84,4 +86,12 @@ class TorchImplementation:
         return {name: value.detach().cpu().numpy() for name, value in zip(wrt, gradients, strict=True)}
 
 
-implementation = TorchImplementation()
+class Port(TorchImplementation):
+    """The port: layers, and whole lives."""
+
+    def live(self, setting: curves.Setting, seed: int) -> Iterator[tuple[int, list[bool]]]:
+        """A life, step by step; see `parity/curves.py`."""
+        return curves.live(setting, seed)
+
+
+implementation = Port()

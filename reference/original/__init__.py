@@ -1,10 +1,22 @@
 """DeepMind's `disco_rl`, live, as an implementation of the harness's layers. Importing this needs it installed."""
 
+from collections.abc import Iterator
+
+from parity.curves import Setting
 from reference.execution import JaxImplementation
 from reference.identity import describe
-from reference.original import elementary, environments, learning, metatraining, networks, rules, values
+from reference.original import curves, elementary, environments, learning, metatraining, networks, rules, values
 
-implementation = JaxImplementation(
+
+class Original(JaxImplementation):
+    """The original: layers, and whole lives."""
+
+    def live(self, setting: Setting, seed: int) -> Iterator[tuple[int, list[bool]]]:
+        """A life, step by step; see `parity/curves.py`."""
+        return curves.live(setting, seed)
+
+
+implementation = Original(
     "original",
     describe(),
     {

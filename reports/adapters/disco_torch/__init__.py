@@ -15,7 +15,7 @@ Flags are given to it as floats of 0 and 1, as its own trainer does.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import disco_torch as package
@@ -23,9 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from parity.curves import Setting
 from parity.layers import REGISTRY
 from port.adapter import TorchImplementation
-from reports.adapters.disco_torch import elementary, learning, metanet, values
+from reports.adapters.disco_torch import curves, elementary, learning, metanet, values
 from reports.adapters.disco_torch.inputs import default_dtype
 
 Tensors = dict[str, Tensor]
@@ -71,6 +72,10 @@ class DiscoTorch(TorchImplementation):
         if layer in learning.WITHOUT_GRADIENTS:
             raise NotImplementedError
         return super().vjp(layer, inputs, settings, dtype, cotangents, wrt)
+
+    def live(self, setting: Setting, seed: int) -> Iterator[tuple[int, list[bool]]] | None:
+        """A life, step by step; see `parity/curves.py`."""
+        return curves.live(setting, seed)
 
 
 implementation = DiscoTorch()

@@ -1,0 +1,113 @@
+"""Whole lives of the original, for learning curves: the loop of its `eval` notebook over the package's own functions.
+
+As in the notebook, a rollout and a learner step are compiled whole. The notebook spreads both over devices; with one
+device that is the same as compiling them, and the keys are split in the same way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from disco_rl import agent as agent_lib
+from disco_rl import types
+from disco_rl.environments import jittable_envs
+from ml_collections import config_dict
+
+from parity.curves import Setting
+
+NET = ("head_mlp_hiddens", "lstm_size")
+META_NET = ("prediction_size", "hidden_size")
+
+
+def agent_settings(setting: Setting) -> config_dict.ConfigDict:
+    """The original's own settings of the rule, with what the setting changes."""
+    sizes = setting.agent
+    if setting.rule == "actor_critic":
+        config = agent_lib.get_settings_actor_critic()
+        config.hyper_params.entropy_cost = sizes["entropy_cost"]
+        config.update_rule = config_dict.ConfigDict({"normalize_adv": sizes["normalize_adv"]})
+    else:
+        config = agent_lib.get_settings_disco()
+        config.update_rule.num_bins, config.update_rule.max_abs_value = sizes["num_bins"], sizes["max_abs_value"]
+        for name in META_NET:
+            config.update_rule.net[name] = sizes[name]
+        config.update_rule.net.meta_rnn_kwargs.hidden_size = sizes["meta_hidden_size"]
+        for name in NET:
+            config.net_settings.net_args.model_kwargs[name] = sizes[name]
+    config.net_settings.net_args.dense = tuple(sizes["dense"])
+    config.learning_rate = sizes["learning_rate"]
+    return config
+
+
+def meta_params(setting: Setting) -> dict[str, dict[str, np.ndarray]]:
+    """The weights of the rule, by module; empty for a rule without any."""
+    nested: dict[str, dict[str, np.ndarray]] = {}
+    if setting.weights:
+        with np.load(setting.weights_path(), allow_pickle=False) as archive:
+            for name in archive.files:
+                module, _, leaf = name.rpartition("/")
+                nested.setdefault(module, {})[leaf] = archive[name]
+    return nested
+
+
+class World(NamedTuple):
+    """What a rollout carries on."""
+
+    env_state: Any
+    timestep: Any
+    actor_state: Any
+
+
+class Loop:
+    """The original's agent and environments, and its two compiled functions."""
+
+    def __init__(self, setting: Setting):
+        """Makes them; nothing is compiled yet."""
+        loop = setting.loop
+        self.length, self.num_envs = loop["rollout_length"], loop["batch_size"] // loop["replay_ratio"]
+        board = config_dict.ConfigDict({"rows": loop["rows"], "columns": loop["columns"]})
+        self.env = jittable_envs.CatchJittableEnvironment(self.num_envs, board)
+        self.agent = agent_lib.Agent(
+            agent_settings=agent_settings(setting),
+            single_observation_spec=self.env.single_observation_spec(),
+            single_action_spec=self.env.single_action_spec(),
+            batch_axis_name=None,
+        )
+        self.act = jax.jit(self._act)
+        self.learn = jax.jit(self.agent.learner_step, static_argnums=5)
+
+    def _act(self, params: Any, world: World, key: jax.Array) -> tuple[World, types.ActorRollout]:
+        def step(world: World, key: jax.Array) -> tuple[World, Any]:
+            acted, actor_state = self.agent.actor_step(params, key, world.timestep, world.actor_state)
+            return World(*self.env.step(world.env_state, acted.actions), actor_state), acted
+
+        world, steps = jax.lax.scan(step, world, jax.random.split(key, self.length))
+        return world, types.ActorRollout.from_timestep(steps)
+
+    def start(self, key: jax.Array) -> tuple[World, Any]:
+        """The world and the learner at the beginning of a life."""
+        world = World(*self.env.reset(key), self.agent.initial_actor_state(key))
+        return world, self.agent.initial_learner_state(key)
+
+
+def live(setting: Setting, seed: int) -> Iterator[tuple[int, list[bool]]]:
+    """A life in float32: after each step the frames so far, and which of the episodes that ended were caught."""
+    loop, weights, key = Loop(setting), meta_params(setting), jax.random.PRNGKey(seed)
+    world, learner = loop.start(key)
+    batch_size, kept = setting.loop["batch_size"], deque(maxlen=setting.loop["capacity"])
+    draws = np.random.default_rng(setting.loop["replay_seed"])
+    for step in range(setting.num_steps):
+        key, actor_key, learner_key = jax.random.split(key, 3)
+        world, rollout = loop.act(learner.params, world, jax.random.split(actor_key, 1)[0])
+        acted = jax.device_get(rollout)
+        kept.extend(jax.tree.map(lambda x, i=i: x[:, i], acted) for i in range(loop.num_envs))
+        if len(kept) >= batch_size:
+            drawn = [kept[i] for i in draws.integers(len(kept), size=batch_size)]
+            batch = jax.tree.map(lambda *x: np.stack(x, axis=1), *drawn)
+            learner_key = jax.random.split(learner_key, 1)[0]
+            learner, _, _ = loop.learn(learner_key, batch, learner, world.actor_state, weights, False)
+        yield (step + 1) * loop.length * loop.num_envs, (acted.rewards[acted.discounts == 0] > 0).tolist()

@@ -1,0 +1,358 @@
+"""Are two sets of learning curves the same? Seeds are the unit; the tests are scipy's and statsmodels'.
+
+Of each life four numbers are taken: the share of balls missed over the whole life (the area above its curve), the steps
+to a catch rate of 50% and of 90%, and the catch rate at the end. The first decides. It grows in proportion to the time
+that learning takes, uses the whole curve and is never censored, so it varies least from seed to seed; as a ratio of two
+implementations it says how many times as long one of them takes. Times are compared as ratios too, the end as a
+difference.
+
+Equivalence is shown, not assumed: by two one-sided t-tests (TOST, without assuming equal variances) the ratio must be
+significantly above 1/margin and below margin. Else Welch's t-test (for times that some seed never reaches, the log-rank
+test) says whether there is a difference. If neither is significant the seeds are too few, and the number that would do
+is told, from the spread that was seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestIndPower
+from statsmodels.stats.weightstats import CompareMeans, DescrStatsW, ttest_ind, ttost_ind
+
+from parity.curves import LAST_EPISODES, Curve
+
+ALPHA = 0.05
+POWER = 0.8  # that the number of seeds needed is told for
+FEWEST = 3  # seeds on each side
+MOST = 1000  # seeds that are still counted
+RESAMPLES = 2000
+State = Literal["equivalent", "different", "undecided"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number taken of each life.
+
+    Attributes:
+        name: of it.
+        label: for readers.
+        is_ratio: whether implementations are compared by ratio (of geometric means) or by difference (of means).
+        margin: within which they count as the same: a factor above 1, or a difference.
+    """
+
+    name: str
+    label: str
+    is_ratio: bool
+    margin: float
+
+    def scaled(self, values: np.ndarray) -> np.ndarray:
+        """Values on the scale on which they are compared; a life without a miss counts as one in 10,000 missed."""
+        return np.log(np.maximum(values, 1e-4)) if self.is_ratio else values
+
+    def unscaled(self, value: float) -> float:
+        """Back from that scale."""
+        return math.exp(min(value, 50.0)) if self.is_ratio else value
+
+    @property
+    def bound(self) -> float:
+        """The margin on that scale."""
+        return math.log(self.margin) if self.is_ratio else self.margin
+
+
+MISSED = Measure("missed", "balls missed over the life", True, 1.2)
+MEASURES = (
+    MISSED,
+    Measure("time_50", "steps to 50%", True, 1.2),
+    Measure("time_90", "steps to 90%", True, 1.2),
+    Measure("final", "catch rate at the end", False, 0.05),
+)
+
+
+def time_to(curve: Curve, bar: float) -> float:
+    """The first step, from 1, at which the last 100 episodes reach a catch rate; infinite if none does."""
+    reached = (curve.catch_rates >= bar) & (curve.episodes >= LAST_EPISODES)
+    return float(np.argmax(reached)) + 1.0 if reached.any() else math.inf
+
+
+def area(curve: Curve) -> float:
+    """The mean catch rate over the life, from 0 to 1: the area under the curve."""
+    return float(np.nanmean(curve.catch_rates))
+
+
+def measured(curves: Sequence[Curve]) -> dict[str, np.ndarray]:
+    """Measure -> [n], for each life; the area under the curve beside them."""
+    areas = np.array([area(curve) for curve in curves])
+    return {
+        "missed": 1.0 - areas,
+        "time_50": np.array([time_to(curve, 0.5) for curve in curves]),
+        "time_90": np.array([time_to(curve, 0.9) for curve in curves]),
+        "final": np.array([curve.catch_rates[-1] for curve in curves]),
+        "area": areas,
+    }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One measure of a candidate against the reference.
+
+    Attributes:
+        measure: its name.
+        state: equivalent, different or undecided.
+        n: seeds of the candidate.
+        n_ref: seeds of the reference.
+        got: the candidate's mean (geometric for ratios); None where a life never gets there.
+        ref: the reference's.
+        effect: their ratio or difference.
+        low: lower end of its confidence interval, 90% (that of TOST at 5%).
+        high: upper end.
+        bootstrap_low: the same by bootstrap.
+        bootstrap_high: the same by bootstrap.
+        margin: within which they count as the same.
+        p_equivalent: of TOST; small means equivalent.
+        p_different: of Welch's t-test, or of the log-rank test; small means different.
+        power: of TOST, if both are the same in truth, with this spread and these seeds.
+        seeds_needed: on each side, for a power of 80%; None where more than 1,000, or where the spread is unknown.
+        detectable: the smallest ratio above 1, or difference, that the t-test finds with a power of 80%.
+        censored: lives of the candidate that never get there.
+        censored_ref: lives of the reference that never do.
+    """
+
+    measure: str
+    state: State
+    n: int
+    n_ref: int
+    got: float | None
+    ref: float | None
+    margin: float
+    effect: float | None = None
+    low: float | None = None
+    high: float | None = None
+    bootstrap_low: float | None = None
+    bootstrap_high: float | None = None
+    p_equivalent: float | None = None
+    p_different: float | None = None
+    power: float | None = None
+    seeds_needed: int | None = None
+    detectable: float | None = None
+    censored: int = 0
+    censored_ref: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines."""
+        return asdict(self)
+
+
+def tost_power(spread: float, n: int, n_ref: int, bound: float, effect: float = 0.0, alpha: float = ALPHA) -> float:
+    """The chance that TOST finds equivalence.
+
+    Args:
+        spread: standard deviation within each group.
+        n: seeds of one group.
+        n_ref: seeds of the other.
+        bound: the margin, on the same scale.
+        effect: the true difference.
+        alpha: of each one-sided test.
+    """
+    error, freedom = spread * math.sqrt(1 / n + 1 / n_ref), n + n_ref - 2
+    if error == 0.0:
+        return float(abs(effect) < bound)
+    critical = stats.t.ppf(1 - alpha, freedom)
+    above, below = ((effect + side * bound) / error for side in (1, -1))
+    power = stats.nct.cdf(-critical, freedom, below) - stats.nct.cdf(critical, freedom, above)
+    return float(np.clip(np.nan_to_num(power), 0.0, 1.0))
+
+
+def seeds_needed(spread: float, bound: float, power: float = POWER) -> int | None:
+    """Seeds on each side that TOST needs for a power, if both are the same in truth; None above 1,000."""
+    return next((n for n in range(FEWEST, MOST + 1) if tost_power(spread, n, n, bound) >= power), None)
+
+
+def difference_power(spread: float, n: int, n_ref: int, effect: float, alpha: float = ALPHA) -> float:
+    """The chance that the t-test finds a true difference."""
+    if spread == 0.0:
+        return float(effect != 0.0)
+    return float(TTestIndPower().power(abs(effect) / spread, n, alpha, ratio=n_ref / n))
+
+
+def detectable(spread: float, n: int, n_ref: int, power: float = POWER) -> float:
+    """The smallest true difference that the t-test finds with that power."""
+    if spread == 0.0:
+        return 0.0
+    return spread * float(TTestIndPower().solve_power(None, n, ALPHA, power, ratio=n_ref / n))
+
+
+def pooled(x: np.ndarray, y: np.ndarray) -> float:
+    """Standard deviation within two groups."""
+    squares = (len(x) - 1) * x.var(ddof=1) + (len(y) - 1) * y.var(ddof=1)
+    return float(np.sqrt(squares / (len(x) + len(y) - 2)))
+
+
+def decide(p_equivalent: float | None, p_different: float | None) -> State:
+    """A significant equivalence counts first: a difference that is there but smaller than the margin is none."""
+    if p_equivalent is not None and p_equivalent < ALPHA:
+        return "equivalent"
+    return "different" if p_different is not None and p_different < ALPHA else "undecided"
+
+
+def compare(measure: Measure, got: np.ndarray, ref: np.ndarray) -> Comparison:
+    """Compares one measure.
+
+    Args:
+        measure: which.
+        got: [n], of the candidate's lives; infinite for a time never reached.
+        ref: [n_ref], of the reference's.
+    """
+    sizes: dict[str, Any] = {"measure": measure.name, "n": len(got), "n_ref": len(ref), "margin": measure.margin}
+    censored = [int(np.isinf(values).sum()) for values in (got, ref)]
+    if any(censored):
+        return _compare_censored(got, ref, {**sizes, "censored": censored[0], "censored_ref": censored[1]})
+    x, y = measure.scaled(got), measure.scaled(ref)
+    means = {"got": measure.unscaled(float(x.mean())), "ref": measure.unscaled(float(y.mean()))}
+    effect = float(x.mean() - y.mean())
+    if min(len(x), len(y)) < FEWEST:
+        return Comparison(state="undecided", effect=measure.unscaled(effect), **means, **sizes)
+    spread = pooled(x, y)
+    tests = _tests(x, y, measure.bound) if spread > 0 else _exact(effect, measure.bound)
+    ends = {name: measure.unscaled(tests.pop(name)) for name in ("low", "high", "bootstrap_low", "bootstrap_high")}
+    return Comparison(
+        state=decide(tests["p_equivalent"], tests["p_different"]),
+        effect=measure.unscaled(effect),
+        power=tost_power(spread, len(x), len(y), measure.bound),
+        seeds_needed=seeds_needed(spread, measure.bound),
+        detectable=measure.unscaled(detectable(spread, len(x), len(y))),
+        **means,
+        **ends,
+        **tests,
+        **sizes,
+    )
+
+
+def _tests(x: np.ndarray, y: np.ndarray, bound: float) -> dict[str, float]:
+    low, high = CompareMeans(DescrStatsW(x), DescrStatsW(y)).tconfint_diff(2 * ALPHA, usevar="unequal")
+    boot = bootstrap_difference(x, y)
+    return {
+        "p_equivalent": float(ttost_ind(x, y, -bound, bound, usevar="unequal")[0]),
+        "p_different": float(ttest_ind(x, y, usevar="unequal")[1]),
+        **{"low": float(low), "high": float(high), "bootstrap_low": boot[0], "bootstrap_high": boot[1]},
+    }
+
+
+def _exact(effect: float, bound: float) -> dict[str, float]:
+    """Where no life differs from another of its group, there is nothing to test."""
+    ends = dict.fromkeys(("low", "high", "bootstrap_low", "bootstrap_high"), effect)
+    return {"p_equivalent": float(abs(effect) >= bound), "p_different": float(effect == 0.0), **ends}
+
+
+def _compare_censored(got: np.ndarray, ref: np.ndarray, sizes: dict[str, Any]) -> Comparison:
+    """Times that some life never reaches have no mean: the log-rank test compares when each gets there."""
+    means = {"got": _geometric_mean(got), "ref": _geometric_mean(ref)}
+    is_all = np.isinf(got).all() and np.isinf(ref).all()
+    p = None if is_all or min(len(got), len(ref)) < FEWEST else float(stats.logrank(*map(_observed, (got, ref))).pvalue)
+    return Comparison(state=decide(None, p), p_different=p, **means, **sizes)
+
+
+def _observed(times: np.ndarray) -> stats.CensoredData:
+    seen = times[np.isfinite(times)]
+    # Whoever has not got there by the end may be put just behind the last who has: only the order counts.
+    return stats.CensoredData(uncensored=seen, right=np.full(int(np.isinf(times).sum()), 1e9))
+
+
+def _geometric_mean(times: np.ndarray) -> float | None:
+    return float(np.exp(np.log(times).mean())) if np.isfinite(times).all() else None
+
+
+def bootstrap_difference(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """The 90% interval of a difference of means, seeds drawn anew in both groups."""
+
+    def difference(a: np.ndarray, b: np.ndarray, axis: int) -> np.ndarray:
+        return a.mean(axis=axis) - b.mean(axis=axis)
+
+    low, high = _interval((x, y), difference, 1 - 2 * ALPHA)
+    return float(low), float(high)
+
+
+def band(rates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The 95% band of a mean curve at each step: rates [n, N] to low and high [N]; n is at least 2."""
+    return _interval((rates,), np.mean, 0.95)
+
+
+def _interval(samples: tuple[np.ndarray, ...], statistic: Any, level: float) -> tuple[Any, Any]:
+    """By percentiles; seeds stand along the first axis, and whole lives are drawn."""
+    found = stats.bootstrap(
+        *(samples, statistic),
+        confidence_level=level,
+        n_resamples=RESAMPLES,
+        batch=100,
+        axis=0,
+        method="percentile",
+        vectorized=True,
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    return found.low, found.high
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A candidate against the reference under one setting.
+
+    Attributes:
+        state: equivalent, different or undecided.
+        comparisons: by measure.
+        words: one sentence.
+    """
+
+    state: State
+    comparisons: Mapping[str, Comparison]
+    words: str
+
+
+def judge(got: Sequence[Curve], ref: Sequence[Curve]) -> Verdict:
+    """Compares two sets of lives; the balls missed decide, unless another measure differs beyond its margin."""
+    mine, theirs = measured(got), measured(ref)
+    found = {m.name: compare(m, mine[m.name], theirs[m.name]) for m in MEASURES}
+    differing = _differing(found)
+    first = found[MISSED.name]
+    state: State = first.state
+    if differing and state != "different":
+        state = "different"
+    return Verdict(state, found, in_words(state, first, [name for name in differing if name != MISSED.name]))
+
+
+def _differing(found: Mapping[str, Comparison]) -> list[str]:
+    """Measures that differ by the tests of all of them together (Holm), and are not equivalent."""
+    tested = [c for c in found.values() if c.p_different is not None]
+    if not tested:
+        return []
+    rejected = multipletests([c.p_different for c in tested], ALPHA, method="holm")[0]
+    return [c.measure for c, is_so in zip(tested, rejected, strict=True) if is_so and c.state != "equivalent"]
+
+
+def in_words(state: State, first: Comparison, others: Sequence[str] = ()) -> str:
+    """The verdict in a sentence."""
+    seeds = f"{first.n} seeds against {first.n_ref}"
+    if first.p_equivalent is None:
+        return f"undecided: {seeds}; at least {FEWEST} on each side are needed"
+    span = f"{first.effect:.2f} times the original's, 90% interval {first.low:.2f} to {first.high:.2f}"
+    margin = f"margin {1 / first.margin:.2f} to {first.margin:.2f}"
+    tost = f"TOST p = {first.p_equivalent:.2g}, power {first.power:.2f}"
+    if state == "equivalent":
+        return f"equivalent: learning takes {span}, inside the {margin} ({tost}; {seeds})"
+    if state == "different":
+        labels = {m.name: m.label for m in MEASURES}
+        pace = "slower" if (first.effect or 1.0) > 1 else "faster"
+        what = [pace] if first.state == "different" else []
+        what += [f"in the {labels[name]}" for name in others]
+        return (
+            f"different: {', '.join(what)}; learning takes {span} (p = {first.p_different:.2g}; {tost}, {margin}; {seeds})"
+        )
+    more = f"{first.seeds_needed} seeds" if first.seeds_needed else f"more than {MOST} seeds"
+    return (
+        f"undecided: learning takes {span}, not inside the {margin} ({tost}), nor significantly different "
+        f"(p = {first.p_different:.2g}); {seeds} are too few, {more} on each side would do"
+    )

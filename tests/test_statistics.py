@@ -1,0 +1,135 @@
+"""Verdicts on synthetic curves: equal, slower, never learning, too few; and the figures behind them."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from parity.curves import Curve
+from reports import statistics
+from reports.statistics import MEASURES, MISSED, judge
+
+STEPS, EPISODES = 400, 7
+
+
+def life(seed, stretch=1.0, spread=0.08, top=0.99, bottom=0.15):
+    """A curve that goes from bottom to top around step 140 times the stretch; seeds differ in when."""
+    rng = np.random.default_rng(seed)
+    middle = 140.0 * stretch * math.exp(spread * rng.normal())
+    steps = np.arange(1, STEPS + 1)
+    rate = bottom + (top - bottom) / (1.0 + np.exp(-(steps - middle) / (0.12 * middle)))
+    caught = rng.random((STEPS, EPISODES)) < rate[:, None]
+    return Curve(tuple((58 * steps).tolist()), tuple(tuple(row) for row in caught.tolist()))
+
+
+def lives(first, count, **how):
+    return [life(1000 * first + i, **how) for i in range(count)]
+
+
+REF = lives(1, 10)
+
+
+def test_the_same_learner_is_equivalent():
+    verdict = judge(lives(2, 10), REF)
+    assert verdict.state == "equivalent", verdict.words
+    assert "inside the margin 0.83 to 1.20" in verdict.words and "10 seeds against 10" in verdict.words
+
+
+@pytest.mark.parametrize("count", [5, 10])
+def test_a_learner_that_takes_a_quarter_longer_is_different(count):
+    verdict = judge(lives(3, count, stretch=1.25), REF)
+    assert verdict.state == "different"
+    assert verdict.words.startswith("different: slower")
+    missed = verdict.comparisons["missed"]
+    assert missed.p_equivalent > 0.5 and 1.1 < missed.effect < 1.4
+
+
+def test_a_faster_learner_is_different_too():
+    assert judge(lives(4, 10, stretch=0.75), REF).words.startswith("different: faster")
+
+
+def test_a_learner_that_never_learns_is_different_and_its_times_are_censored():
+    verdict = judge(lives(5, 5, top=0.15), REF)
+    assert verdict.state == "different"
+    time_50 = verdict.comparisons["time_50"]
+    assert (time_50.censored, time_50.censored_ref, time_50.got) == (5, 0, None)
+    assert time_50.p_different < 0.01
+
+
+def test_a_learner_that_forgets_at_the_end_is_different():
+    def forgetful(curve, seed):
+        rng = np.random.default_rng(seed)
+        tail = rng.random((20, EPISODES)) < 0.5
+        return Curve(curve.frames, (*curve.caught[:-20], *(tuple(row) for row in tail.tolist())))
+
+    verdict = judge([forgetful(curve, i) for i, curve in enumerate(lives(6, 10))], REF)
+    assert verdict.comparisons["missed"].state == "equivalent"
+    assert verdict.state == "different" and "catch rate at the end" in verdict.words
+
+
+def test_too_few_seeds_are_undecided_and_the_number_that_would_do_is_told():
+    verdict = judge(lives(7, 3, spread=0.3), lives(8, 3, spread=0.3))
+    assert verdict.state == "undecided"
+    needed = verdict.comparisons["missed"].seeds_needed
+    assert needed > 3 and f"{needed} seeds on each side would do" in verdict.words
+
+
+def test_two_seeds_decide_nothing():
+    verdict = judge(lives(9, 2), REF)
+    assert verdict.state == "undecided" and "at least 3" in verdict.words
+
+
+def test_lives_without_spread_are_compared_as_they_are():
+    same = [life(1)] * 4
+    assert judge(same, same).state == "equivalent"
+    assert judge([life(1, stretch=1.5)] * 4, same).state == "different"
+
+
+def test_a_slower_learner_is_called_equivalent_no_more_often_than_alpha_at_the_margin():
+    states = [judge(lives(20 + i, 10, stretch=MISSED.margin), REF).state for i in range(20)]
+    assert states.count("equivalent") <= 3  # of 20 at 5%: more than 3 has a chance of 1.6%
+
+
+def test_the_power_of_tost_is_what_simulation_finds():
+    rng, spread, bound = np.random.default_rng(0), 0.1, 0.12
+    for n, n_ref, effect in ((10, 5, 0.0), (5, 10, 0.05), (10, 10, 0.12)):
+        x = rng.normal(effect, spread, (4000, n))
+        y = rng.normal(0.0, spread, (4000, n_ref))
+        p = np.maximum(
+            stats.ttest_ind(x, y - bound, axis=1, alternative="greater").pvalue,
+            stats.ttest_ind(x, y + bound, axis=1, alternative="less").pvalue,
+        )
+        told = statistics.tost_power(spread, n, n_ref, bound, effect)
+        assert abs((p < 0.05).mean() - told) < 0.03, (n, n_ref, effect)
+
+
+def test_seeds_needed_are_the_fewest_that_have_the_power():
+    n = statistics.seeds_needed(0.1, 0.12)
+    assert statistics.tost_power(0.1, n, n, 0.12) >= 0.8 > statistics.tost_power(0.1, n - 1, n - 1, 0.12)
+    assert statistics.seeds_needed(10.0, 0.01) is None
+
+
+def test_what_is_detectable_is_found_with_the_power_told():
+    effect = statistics.detectable(0.1, 10, 5)
+    assert statistics.difference_power(0.1, 10, 5, effect) == pytest.approx(0.8, abs=1e-6)
+
+
+def test_time_to_a_catch_rate_waits_for_a_hundred_episodes():
+    lucky = Curve(tuple(range(40)), ((True,) * 7,) + ((False,) * 7,) * 20 + ((True,) * 7,) * 19)
+    assert lucky.catch_rates[0] == 1.0
+    assert statistics.time_to(lucky, 0.5) == 29.0  # 21 steps, then 50 catches among the last 100 episodes
+    assert statistics.time_to(lucky, 1.1) == math.inf
+
+
+def test_a_band_holds_the_mean_and_narrows_with_seeds():
+    rates = np.array([curve.catch_rates for curve in lives(11, 20)])
+    (few_low, few_high), (low, high) = statistics.band(rates[:4]), statistics.band(rates)
+    assert (low <= rates.mean(axis=0) + 1e-12).all() and (rates.mean(axis=0) <= high + 1e-12).all()
+    assert (high - low).mean() < (few_high - few_low).mean()
+
+
+def test_figures_are_the_same_to_the_last_bit_every_time():
+    first, again = (judge(lives(12, 5), REF[:5]) for _ in range(2))
+    assert first == again
+    assert set(first.comparisons) == {measure.name for measure in MEASURES}
