@@ -180,7 +180,8 @@ def to_csv(curve: Curve) -> bytes:
     """A life as a file."""
     rows = zip(curve.frames, curve.catch_rates, curve.caught, strict=True)
     lines = [
-        f"{i + 1},{frames},{rate:.6g},{''.join('01'[c] for c in caught)}" for i, (frames, rate, caught) in enumerate(rows)
+        f"{i + 1},{frames},{rate:.6g},{''.join('01'[c] for c in caught)}"
+        for i, (frames, rate, caught) in enumerate(rows)
     ]
     return "\n".join([HEADER, *lines, ""]).encode()
 

@@ -29,6 +29,7 @@ from parity.implementation import KNOWN, CannotRun, Implementation, load
 from parity.store import FixtureError, canonical, write_atomically
 
 TELL_EVERY = 10  # steps
+SAY_EVERY = 15.0  # seconds
 NUMERIC = ("torch", "numpy", "jax", "jaxlib", "dm-haiku", "rlax", "distrax", "optax", "disco_rl", "disco-torch")
 # Each life has one core: several run side by side.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "JAX_PLATFORMS": "cpu"}
@@ -57,7 +58,8 @@ def learner(name: str) -> Learner:
     found: Any = implementation(name)
     if not hasattr(found, "live"):
         raise CannotRun(f"{name} has layers but does not learn: it has no method `live` (parity/curves.py says what).")
-    return found  # type: ignore[no-any-return]
+    made: Learner = found
+    return made
 
 
 @dataclass(frozen=True)
@@ -240,14 +242,13 @@ def _listen(told: Any, listener: Listener | None, failures: dict[str, str]) -> N
 class Progress:
     """Lines on stderr: how far all lives are, and about how long the rest takes."""
 
-    def __init__(self, lives: Iterable[Life], work: Work, every: float = 15.0, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, lives: Iterable[Life], work: Work, clock: Callable[[], float] = time.monotonic):
         """Counts what is left to be lived."""
         lives = list(lives)
         self._left = {life.key: life for life in lives if work.read(life) is None}
         self._all, self._ended = len(lives), len(lives) - len(self._left)
         self._cost, self._done = sum(life.cost for life in self._left.values()), {key: 0.0 for key in self._left}
-        self._every, self._clock = every, clock
-        self._began = self._last = clock()
+        self._clock, self._began, self._last = clock, clock(), clock()
         if self._ended:
             print(f"{self._ended} of {self._all} lives had ended before", file=sys.stderr, flush=True)
 
@@ -255,7 +256,7 @@ class Progress:
         """Takes news of a life; prints a line now and then."""
         life = self._left[news.key]
         self._done[news.key] = news.steps * life.setting.seconds_per_step
-        if self._clock() - self._last >= self._every:
+        if self._clock() - self._last >= SAY_EVERY:
             self._last = self._clock()
             print(self.line(), file=sys.stderr, flush=True)
 

@@ -44,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seeds", type=int, default=10, metavar="N", help="seeds 0 to N-1 (default: 10)")
     parser.add_argument("--steps", type=int, metavar="N", help="cut the lives short, to try the command")
-    parser.add_argument("--jobs", type=int, default=_cores(), metavar="N", help="processes (default: one for each core)")
+    parser.add_argument(
+        "--jobs", type=int, default=_cores(), metavar="N", help="processes (default: one for each core)"
+    )
     parser.add_argument("--out", type=Path, default=curves.FOLDER, metavar="DIR", help="(default: fixtures/curves)")
 
 

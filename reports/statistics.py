@@ -22,15 +22,12 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
-from statsmodels.stats.power import TTestIndPower
 from statsmodels.stats.weightstats import CompareMeans, DescrStatsW, ttest_ind, ttost_ind
 
 from parity.curves import LAST_EPISODES, Curve
+from reports import power
+from reports.power import ALPHA, FEWEST, MOST
 
-ALPHA = 0.05
-POWER = 0.8  # that the number of seeds needed is told for
-FEWEST = 3  # seeds on each side
-MOST = 1000  # seeds that are still counted
 RESAMPLES = 2000
 State = Literal["equivalent", "different", "undecided"]
 
@@ -148,45 +145,6 @@ class Comparison:
         return asdict(self)
 
 
-def tost_power(spread: float, n: int, n_ref: int, bound: float, effect: float = 0.0, alpha: float = ALPHA) -> float:
-    """The chance that TOST finds equivalence.
-
-    Args:
-        spread: standard deviation within each group.
-        n: seeds of one group.
-        n_ref: seeds of the other.
-        bound: the margin, on the same scale.
-        effect: the true difference.
-        alpha: of each one-sided test.
-    """
-    error, freedom = spread * math.sqrt(1 / n + 1 / n_ref), n + n_ref - 2
-    if error == 0.0:
-        return float(abs(effect) < bound)
-    critical = stats.t.ppf(1 - alpha, freedom)
-    above, below = ((effect + side * bound) / error for side in (1, -1))
-    power = stats.nct.cdf(-critical, freedom, below) - stats.nct.cdf(critical, freedom, above)
-    return float(np.clip(np.nan_to_num(power), 0.0, 1.0))
-
-
-def seeds_needed(spread: float, bound: float, power: float = POWER) -> int | None:
-    """Seeds on each side that TOST needs for a power, if both are the same in truth; None above 1,000."""
-    return next((n for n in range(FEWEST, MOST + 1) if tost_power(spread, n, n, bound) >= power), None)
-
-
-def difference_power(spread: float, n: int, n_ref: int, effect: float, alpha: float = ALPHA) -> float:
-    """The chance that the t-test finds a true difference."""
-    if spread == 0.0:
-        return float(effect != 0.0)
-    return float(TTestIndPower().power(abs(effect) / spread, n, alpha, ratio=n_ref / n))
-
-
-def detectable(spread: float, n: int, n_ref: int, power: float = POWER) -> float:
-    """The smallest true difference that the t-test finds with that power."""
-    if spread == 0.0:
-        return 0.0
-    return spread * float(TTestIndPower().solve_power(None, n, ALPHA, power, ratio=n_ref / n))
-
-
 def pooled(x: np.ndarray, y: np.ndarray) -> float:
     """Standard deviation within two groups."""
     squares = (len(x) - 1) * x.var(ddof=1) + (len(y) - 1) * y.var(ddof=1)
@@ -223,9 +181,9 @@ def compare(measure: Measure, got: np.ndarray, ref: np.ndarray) -> Comparison:
     return Comparison(
         state=decide(tests["p_equivalent"], tests["p_different"]),
         effect=measure.unscaled(effect),
-        power=tost_power(spread, len(x), len(y), measure.bound),
-        seeds_needed=seeds_needed(spread, measure.bound),
-        detectable=measure.unscaled(detectable(spread, len(x), len(y))),
+        power=power.tost(spread, len(x), len(y), measure.bound),
+        seeds_needed=power.seeds_needed(spread, measure.bound),
+        detectable=measure.unscaled(power.detectable(spread, len(x), len(y))),
         **means,
         **ends,
         **tests,
@@ -348,9 +306,8 @@ def in_words(state: State, first: Comparison, others: Sequence[str] = ()) -> str
         pace = "slower" if (first.effect or 1.0) > 1 else "faster"
         what = [pace] if first.state == "different" else []
         what += [f"in the {labels[name]}" for name in others]
-        return (
-            f"different: {', '.join(what)}; learning takes {span} (p = {first.p_different:.2g}; {tost}, {margin}; {seeds})"
-        )
+        p = f"p = {first.p_different:.2g}"
+        return f"different: {', '.join(what)}; learning takes {span} ({p}; {tost}, {margin}; {seeds})"
     more = f"{first.seeds_needed} seeds" if first.seeds_needed else f"more than {MOST} seeds"
     return (
         f"undecided: learning takes {span}, not inside the {margin} ({tost}), nor significantly different "

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from parity.curves import Curve
-from reports import statistics
+from reports import power, statistics
 from reports.statistics import MEASURES, MISSED, judge
 
 STEPS, EPISODES = 400, 7
@@ -100,19 +100,30 @@ def test_the_power_of_tost_is_what_simulation_finds():
             stats.ttest_ind(x, y - bound, axis=1, alternative="greater").pvalue,
             stats.ttest_ind(x, y + bound, axis=1, alternative="less").pvalue,
         )
-        told = statistics.tost_power(spread, n, n_ref, bound, effect)
+        told = power.tost(spread, n, n_ref, bound, effect)
         assert abs((p < 0.05).mean() - told) < 0.03, (n, n_ref, effect)
 
 
 def test_seeds_needed_are_the_fewest_that_have_the_power():
-    n = statistics.seeds_needed(0.1, 0.12)
-    assert statistics.tost_power(0.1, n, n, 0.12) >= 0.8 > statistics.tost_power(0.1, n - 1, n - 1, 0.12)
-    assert statistics.seeds_needed(10.0, 0.01) is None
+    n = power.seeds_needed(0.1, 0.12)
+    assert power.tost(0.1, n, n, 0.12) >= 0.8 > power.tost(0.1, n - 1, n - 1, 0.12)
+    assert power.seeds_needed(10.0, 0.01) is None
 
 
 def test_what_is_detectable_is_found_with_the_power_told():
-    effect = statistics.detectable(0.1, 10, 5)
-    assert statistics.difference_power(0.1, 10, 5, effect) == pytest.approx(0.8, abs=1e-6)
+    effect = power.detectable(0.1, 10, 5)
+    assert power.difference(0.1, 10, 5, effect) == pytest.approx(0.8, abs=1e-6)
+
+
+def test_powers_are_numbers_whatever_the_spread():
+    for spread in (0.0, 1e-6, 0.01, 0.03, 1.0, 100.0):
+        for n in (3, 10, 20):
+            told = (
+                power.difference(spread, n, 5, 0.22),
+                power.tost(spread, n, 5, 0.18),
+                power.tost(spread, n, 5, 0.18, 1),
+            )
+            assert all(0.0 <= chance <= 1.0 for chance in told), (spread, n, told)
 
 
 def test_time_to_a_catch_rate_waits_for_a_hundred_episodes():

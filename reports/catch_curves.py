@@ -1,0 +1,281 @@
+"""`python -m reports.catch_curves`: does it learn as the original does? Curves on Catch, over seeds, with statistics.
+
+An implementation learns 8x8 Catch under the settings of the original's `eval` notebook, once for each seed, and its
+curves are compared with the original's recorded ones (fixtures/curves/). Every life that has ended is kept at once; a
+run that was killed goes on with the others and gives the same figures. Disco103 is lived where its weights are found.
+
+A learning curve proves little: it shows that something learns as fast, not that it is the same. What is the same is
+told layer by layer (`python -m reports.parity`).
+
+Examples:
+    python -m reports.catch_curves --quick
+    python -m reports.catch_curves --impl port --impl original     # the original live, beside its recorded curves
+    python -m reports.catch_curves --impl my_adapter:implementation --settings embedded --seeds 10
+    python -m reports.catch_curves --impl port+retrace_index_too_late    # the port with a mistake of the catalogue
+    python -m reports.catch_curves --impl port+slower    # every fifth update lost: takes 1.25 times as long
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from parity import curves, lives
+from parity.curves import Recorded, Setting
+from parity.implementation import CannotRun
+from parity.lives import Life, Work
+from parity.store import FixtureError, canonical, write_atomically
+from reports import curve_figures, page, statistics
+from reports.curve_figures import Group, Panel
+
+TITLE = "Learning Catch"
+BESIDE = "disco_torch"  # is shown beside the candidate where it is installed
+
+
+class Share(NamedTuple):
+    """Seeds of a setting, of the candidate and of whoever is shown beside it; steps, if lives are cut short."""
+
+    seeds: int
+    seeds_beside: int = 0
+    steps: int | None = None
+
+
+Plan = Mapping[str, Share]
+QUICK: Plan = {"embedded": Share(4, steps=600), "actor_critic": Share(8)}
+DEFAULT: Plan = {"disco103": Share(3, 1), "embedded": Share(6), "actor_critic": Share(10)}
+FULL: Plan = {"disco103": Share(10, 3), "embedded": Share(10), "actor_critic": Share(20)}
+
+
+def available(plan: Plan, names: Sequence[str] | None = None) -> list[tuple[Setting, Share]]:
+    """The settings of a plan; if none is named, those whose weights are there."""
+    every, found = curves.settings(), []
+    for name, share in plan.items():
+        setting = every[name].shortened(share.steps)
+        if names is None and setting.weights == "disco103":
+            try:
+                setting.weights_path()
+            except FixtureError as reason:
+                print(f"{reason} It is left out.", file=sys.stderr)
+                continue
+        if names is None or name in names:
+            found.append((setting, share))
+    return found
+
+
+def can_live(name: str, setting: Setting) -> bool:
+    """Whether an implementation knows a setting; CannotRun where it does not learn at all."""
+    return lives.learner(name).live(setting, 0) is not None
+
+
+def wanted(names: Sequence[str], plan: Sequence[tuple[Setting, Share]], beside: Sequence[str] = ()) -> list[Life]:
+    """All lives, by setting, then by implementation."""
+    found = []
+    for setting, share in plan:
+        counts = [(name, share.seeds) for name in names] + [(name, share.seeds_beside) for name in beside]
+        for name, count in counts:
+            if count and can_live(name, setting):
+                found += [Life(name, setting, seed) for seed in range(count)]
+    if not found:
+        raise CannotRun(f"{', '.join(names)} can live none of these settings: {', '.join(s.name for s, _ in plan)}.")
+    return found
+
+
+def judged(asked: Sequence[Life], recorded: Recorded, work: Work, jobs: int) -> list[Panel]:
+    """Lives all lives and compares them, setting by setting."""
+    settings = {life.setting.name: life.setting for life in asked}
+    refs = {
+        name: {seed: curve.first(setting.num_steps) for seed, curve in recorded.curves(setting).items()}
+        for name, setting in settings.items()
+    }
+    ended = lives.run(asked, work, jobs)
+    panels = []
+    for name, setting in settings.items():
+        groups = []
+        for who in dict.fromkeys(life.learner for life in asked if life.setting.name == name):
+            mine = {x.seed: ended[x.key] for x in asked if (x.learner, x.setting.name) == (who, name)}
+            groups.append(Group(who, mine, statistics.judge(list(mine.values()), list(refs[name].values()))))
+        panels.append(Panel(setting, refs[name], groups))
+    return panels
+
+
+def what_the_audit_found(out: Path) -> list[str]:
+    """On the layers of disco-torch: what `reports.audit` wrote beside the page, else the causes that it knows of."""
+    try:
+        newest = json.loads((out / "audit.json").read_text(encoding="utf-8"))[-1]
+        return [newest["verdict"], *(f"{cause['title']}." for cause in newest["causes"])]
+    except (OSError, ValueError, LookupError):
+        known = importlib.import_module(f"reports.adapters.known_{BESIDE}")
+        return [f"{cause.title}." for cause in known.CAUSES]
+
+
+def write_data(panels: list[Panel], out: Path) -> tuple[str, list[str]]:
+    """Writes rows, summary and picture; returns the picture for the page, and the names of the files."""
+    table = curve_figures.rows(panels).to_csv(index=False, float_format="%.6g")
+    write_atomically(out / "curves.csv", table.encode())
+    write_atomically(out / "summary.json", canonical(curve_figures.summary(panels)).encode())
+    drawing = curve_figures.figure(panels)
+    image = page.picture(drawing)
+    drawing.savefig(out / "curves.png", dpi=130)
+    return image, ["curves.csv", "summary.json", "curves.png"]
+
+
+def verdict_in_words(name: str, panels: Sequence[Panel]) -> tuple[bool, str]:
+    """Whether an implementation learns as the original does, and a sentence.
+
+    It does if it is different under no setting and equivalent under one at least.
+    """
+    states = {p.setting.title: g.verdict.state for p in panels for g in p.groups if g.name == name}
+    said = "; ".join(f"{state} with {title}" for title, state in states.items())
+    return "different" not in states.values() and "equivalent" in states.values(), f"{name} learns Catch: {said}."
+
+
+def made_section(panels: list[Panel], name: str, recorded: Recorded, command: str, out: Path) -> page.Section:
+    """The section of the page, and the files beside it."""
+    out.mkdir(parents=True, exist_ok=True)
+    image, files = write_data(panels, out)
+    is_equal, words = verdict_in_words(name, panels)
+    is_beside = any(group.name == BESIDE for panel in panels for group in panel.groups)
+    entry = recorded.manifest["curves"][panels[0].setting.name]
+    body = page.render(
+        "curves.html.j2",
+        panels=panels,
+        image=image,
+        measures=statistics.MEASURES,
+        power={panel.setting.name: curve_figures.power_rows(list(panel.ref.values())) for panel in panels},
+        audit=what_the_audit_found(out) if is_beside else [],
+    )
+    packages = ", ".join(f"{package} {version}" for package, version in entry["packages"].items())
+    return page.Section(
+        name="curves",
+        title=TITLE,
+        verdict=words,
+        is_equal=is_equal,
+        command=command,
+        body=body,
+        provenance=[
+            ("candidate", f"{name} ({lives.learner(name).description})"),
+            (
+                "reference",
+                f"the original's recorded curves: {entry['original']['repository']} at {entry['original']['commit']}",
+            ),
+            ("recorded with", packages),
+            ("settings", "; ".join(_setting_in_words(panel.setting) for panel in panels)),
+        ],
+        files=files,
+    )
+
+
+def _setting_in_words(setting: Setting) -> str:
+    loop = setting.loop
+    return (
+        f"{setting.title}: {loop['rows']}x{loop['columns']} boards, {setting.num_steps} steps of "
+        f"{loop['rollout_length']} frames on {loop['batch_size'] // loop['replay_ratio']} boards, batches of "
+        f"{loop['batch_size']}, learning rate {setting.agent['learning_rate']:g}"
+    )
+
+
+def is_installed(name: str) -> bool:
+    """Whether a package can be imported."""
+    return importlib.util.find_spec(name) is not None
+
+
+def section(implementation_name: str, out: Path, plan: Plan = DEFAULT) -> page.Section:
+    """The section for the whole page; a sentence where the implementation does not learn."""
+    command = f"python -m reports.catch_curves --impl {implementation_name}"
+    try:
+        lives.learner(implementation_name)
+    except CannotRun as reason:
+        body = Markup("<p>{}</p>").format(reason)
+        return page.Section("curves", TITLE, f"{implementation_name} was not let learn.", True, command, body)
+    recorded = Recorded()
+    beside = [BESIDE] if is_installed(BESIDE) and implementation_name != BESIDE else []
+    asked = wanted([implementation_name], available(plan), beside)
+    panels = judged(asked, recorded, Work(out / "lives"), cores())
+    return made_section(panels, implementation_name, recorded, command, out)
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        prog="python -m reports.catch_curves", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument(
+        "--impl",
+        action="append",
+        metavar="NAME",
+        help="who learns; may be given again, the first is judged (default: port)",
+    )
+    length = made.add_mutually_exclusive_group()
+    length.add_argument("--quick", action="store_true", help="within 2 minutes on 2 cores")
+    length.add_argument("--full", action="store_true", help="as many seeds as recorded; an hour with Disco103")
+    names = list(curves.settings())
+    made.add_argument("--settings", nargs="+", choices=names, metavar="NAME", help=f"only these: {', '.join(names)}")
+    made.add_argument("--seeds", type=int, metavar="N", help="seeds 0 to N-1 for everyone")
+    made.add_argument("--steps", type=int, metavar="N", help="cut lives short; the original's are cut as well")
+    made.add_argument("--jobs", type=int, default=cores(), metavar="N", help="processes (default: one for each core)")
+    made.add_argument("--recorded", type=Path, default=curves.FOLDER, metavar="DIR", help="(default: fixtures/curves)")
+    made.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write the verdict for machines")
+    return made
+
+
+def chosen_plan(args: argparse.Namespace) -> Plan:
+    """The plan that the options ask for."""
+    for name in ("seeds", "steps", "jobs"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise CannotRun(f"--{name} takes at least 1.")
+    plan = dict(QUICK if args.quick else FULL if args.full else DEFAULT)
+    for name in args.settings or ():
+        plan.setdefault(name, DEFAULT[name])
+    if args.seeds is not None:
+        plan = {name: share._replace(seeds=args.seeds, seeds_beside=args.seeds) for name, share in plan.items()}
+    if args.steps is not None:
+        plan = {name: share._replace(steps=args.steps) for name, share in plan.items()}
+    return plan
+
+
+def run(args: argparse.Namespace, command: str) -> page.Section:
+    """Lives, compares and makes the section."""
+    plan, names = chosen_plan(args), list(dict.fromkeys(args.impl or ["port"]))
+    recorded = Recorded(args.recorded)
+    beside = [BESIDE] if not args.impl and is_installed(BESIDE) else []
+    asked = wanted(names, available(plan, args.settings), beside)
+    panels = judged(asked, recorded, Work(args.out / "lives"), args.jobs)
+    for panel in panels:
+        for group in panel.groups:
+            print(f"{panel.setting.title}, {group.name}: {group.verdict.words}")
+    return made_section(panels, names[0], recorded, command, args.out)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 equivalent, 1 different (or undecided under every setting), 2 could not run."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    args = parser().parse_args(given)
+    try:
+        made = run(args, " ".join(["python -m reports.catch_curves", *given]))
+    except (CannotRun, FixtureError) as error:
+        print(f"reports.catch_curves: {error}", file=sys.stderr)
+        return 2
+    path = page.write([made], args.out)
+    if args.json:
+        write_atomically(args.json, page.as_json([made]))
+    print(f"{made.verdict}\nThe page is {path}")
+    return 0 if made.is_equal else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
