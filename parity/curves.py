@@ -1,13 +1,15 @@
 """Learning curves: what is lived, how a life is kept, and the original's recorded ones.
 
 A life is kept as a CSV file with a row for each step of the loop: frames acted so far, the catch rate over the last 100
-episodes, and the episodes that ended in the step, in order, `1` where the ball was caught and `0` where not. The last
-column is the record; the catch rate follows from it, and is checked when a file is read.
+episodes, the value loss that the learner logged (empty where it logs none), and the episodes that ended in the step, in
+order, `1` where the ball was caught and `0` where not. The catch rate follows from the last column, and is checked when
+a file is read.
 
 An implementation that learns has, beside its layers, one more method, and says by it which settings it can live:
 
-    live(setting, seed) -> iterator of (frames, caught), one for each step: frames acted so far, and for each episode
-    that ended in the step whether the ball was caught; None where it cannot live that setting
+    live(setting, seed) -> iterator of (frames, caught, value_loss), one for each step: frames acted so far; for each
+    episode that ended in the step whether the ball was caught; the value loss of the learner step (the original's log
+    `q_loss`), None while nothing is learned and for a rule that logs none. Or None where it cannot live that setting
 
 `setting` is a `Setting`; computing is in float32. The same seed gives the same life.
 """
@@ -17,7 +19,8 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,9 +32,10 @@ from parity.store import FIXTURES, FixtureError
 
 LAST_EPISODES = 100  # over which the catch rate is taken
 FOLDER = FIXTURES / "curves"
-HEADER = "step,frames,catch_rate,caught"
+HEADER = "step,frames,catch_rate,value_loss,caught"
+ROW = re.compile(r"(?P<step>\d+),(?P<frames>\d+),(?P<rate>[\d.]+|nan),(?P<loss>-?[\d.]+(e-?\d+)?)?,(?P<caught>[01]*)")
 REMEDY = "restore it with `git checkout -- fixtures`, or record it with `python -m reference curves`"
-Step: TypeAlias = tuple[int, Sequence[bool]]
+Step: TypeAlias = tuple[int, Sequence[bool], float | None]
 
 
 class Learner(Protocol):
@@ -148,10 +152,12 @@ class Curve:
     Attributes:
         frames: [N], frames acted up to each step.
         caught: [N], for each step the episodes that ended in it, in order.
+        value_losses: [N], of each learner step; None where there is none.
     """
 
     frames: tuple[int, ...]
     caught: tuple[tuple[bool, ...], ...]
+    value_losses: tuple[float | None, ...]
 
     @cached_property
     def catch_rates(self) -> np.ndarray:
@@ -173,17 +179,28 @@ class Curve:
 
     def first(self, num_steps: int) -> Curve:
         """The first so many steps."""
-        return Curve(self.frames[:num_steps], self.caught[:num_steps])
+        return Curve(self.frames[:num_steps], self.caught[:num_steps], self.value_losses[:num_steps])
+
+    @classmethod
+    def of(cls, steps: Iterable[Step]) -> Curve:
+        """A life from its steps, numbers as they come back from a file."""
+        frames, caught, losses = [], [], []
+        for frame, ended, loss in steps:
+            frames.append(int(frame))
+            caught.append(tuple(bool(c) for c in ended))
+            losses.append(None if loss is None else float(f"{loss:.9g}"))
+        return cls(tuple(frames), tuple(caught), tuple(losses))
 
 
 def to_csv(curve: Curve) -> bytes:
     """A life as a file."""
-    rows = zip(curve.frames, curve.catch_rates, curve.caught, strict=True)
-    lines = [
-        f"{i + 1},{frames},{rate:.6g},{''.join('01'[c] for c in caught)}"
-        for i, (frames, rate, caught) in enumerate(rows)
-    ]
+    rows = zip(curve.frames, curve.catch_rates, curve.value_losses, curve.caught, strict=True)
+    lines = [_line(number, *row) for number, row in enumerate(rows, start=1)]
     return "\n".join([HEADER, *lines, ""]).encode()
+
+
+def _line(number: int, frames: int, rate: float, loss: float | None, caught: Sequence[bool]) -> str:
+    return f"{number},{frames},{rate:.6g},{'' if loss is None else f'{loss:.9g}'},{''.join('01'[c] for c in caught)}"
 
 
 def from_csv(content: bytes, name: str) -> Curve:
@@ -191,15 +208,15 @@ def from_csv(content: bytes, name: str) -> Curve:
     lines = content.decode("ascii", errors="replace").split("\n")
     if lines[0] != HEADER or lines[-1] != "":
         raise FixtureError(f"{name} is no whole curve: it must begin with `{HEADER}` and end with a line break.")
-    frames, caught, rates = [], [], []
+    steps, rates = [], []
     for number, line in enumerate(lines[1:-1], start=1):
-        parts = line.split(",")
-        if len(parts) != 4 or parts[0] != str(number) or set(parts[3]) - set("01") or not parts[1].isdigit():
+        found = ROW.fullmatch(line)
+        if found is None or found["step"] != str(number):
             raise FixtureError(f"{name}, line {number + 1}, is {line!r}; it must be step {number} as `{HEADER}`.")
-        frames.append(int(parts[1]))
-        caught.append(tuple(c == "1" for c in parts[3]))
-        rates.append(parts[2])
-    curve = Curve(tuple(frames), tuple(caught))
+        caught = [c == "1" for c in found["caught"]]
+        steps.append((int(found["frames"]), caught, float(found["loss"]) if found["loss"] else None))
+        rates.append(found["rate"])
+    curve = Curve.of(steps)
     wrong = [i for i, rate in enumerate(curve.catch_rates) if f"{rate:.6g}" != rates[i]]
     if wrong:
         raise FixtureError(f"{name}, line {wrong[0] + 2}: the catch rate is not the one of the episodes listed.")

@@ -152,15 +152,14 @@ def live_through(life: Life, tell: Callable[[Told], None]) -> Curve:
     steps = learner(life.learner).live(life.setting, life.seed)
     if steps is None:
         raise CannotRun(f"{life.learner} cannot live {life.setting.name}.")
-    frames, caught = [], []
-    for count, (frame, ended) in enumerate(steps, start=1):
-        frames.append(int(frame))
-        caught.append(tuple(bool(c) for c in ended))
-        if count % TELL_EVERY == 0:
-            tell(Told(life.key, count))
-    if len(frames) != life.setting.num_steps:
-        raise CannotRun(f"{life.key} ended after {len(frames)} of {life.setting.num_steps} steps.")
-    return Curve(tuple(frames), tuple(caught))
+    lived = []
+    for step in steps:
+        lived.append(step)
+        if len(lived) % TELL_EVERY == 0:
+            tell(Told(life.key, len(lived)))
+    if len(lived) != life.setting.num_steps:
+        raise CannotRun(f"{life.key} ended after {len(lived)} of {life.setting.num_steps} steps.")
+    return Curve.of(lived)
 
 
 def _in_process(life: Life, path: Path, told: Any, parent: int) -> None:

@@ -58,6 +58,7 @@ def rows(panels: Sequence[Panel]) -> pd.DataFrame:
             for seed, curve in curves.items():
                 table = {"setting": panel.setting.name, "implementation": name, "seed": seed}
                 table |= {"step": range(1, len(curve) + 1), "frames": curve.frames, "catch_rate": curve.catch_rates}
+                table["value_loss"] = [math.nan if loss is None else loss for loss in curve.value_losses]
                 table |= {"episodes": [len(c) for c in curve.caught], "caught": [sum(c) for c in curve.caught]}
                 tables.append(pd.DataFrame(table))
     return pd.concat(tables, ignore_index=True)

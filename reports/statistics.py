@@ -1,10 +1,11 @@
 """Are two sets of learning curves the same? Seeds are the unit; the tests are scipy's and statsmodels'.
 
-Of each life four numbers are taken: the share of balls missed over the whole life (the area above its curve), the steps
-to a catch rate of 50% and of 90%, and the catch rate at the end. The first decides. It grows in proportion to the time
-that learning takes, uses the whole curve and is never censored, so it varies least from seed to seed; as a ratio of two
-implementations it says how many times as long one of them takes. Times are compared as ratios too, the end as a
-difference.
+Of each life five numbers are taken. Two decide. The share of balls missed over the whole life (the area above its
+curve) grows in proportion to the time that learning takes, uses the whole curve and is never censored, so it varies
+less from seed to seed than any time does; as a ratio of two implementations it says how many times as long one of them
+takes. The value loss, averaged over the life, hardly varies from seed to seed, and tells where value targets are wrong
+although the agent learns all the same. Beside them stand the steps to a catch rate of 50% and of 90%, as ratios too,
+and the catch rate at the end, as a difference.
 
 Equivalence is shown, not assumed: by two one-sided t-tests (TOST, without assuming equal variances) the ratio must be
 significantly above 1/margin and below margin. Else Welch's t-test (for times that some seed never reaches, the log-rank
@@ -63,8 +64,10 @@ class Measure:
 
 
 MISSED = Measure("missed", "balls missed over the life", True, 1.2)
+LOSS = Measure("value_loss", "value loss over the life", True, 1.03)
+DECIDING = (MISSED, LOSS)
 MEASURES = (
-    MISSED,
+    *DECIDING,
     Measure("time_50", "steps to 50%", True, 1.2),
     Measure("time_90", "steps to 90%", True, 1.2),
     Measure("final", "catch rate at the end", False, 0.05),
@@ -82,11 +85,18 @@ def area(curve: Curve) -> float:
     return float(np.nanmean(curve.catch_rates))
 
 
+def mean_loss(curve: Curve) -> float:
+    """The mean value loss over the life; NaN where none was logged."""
+    losses = [loss for loss in curve.value_losses if loss is not None]
+    return float(np.mean(losses)) if losses else math.nan
+
+
 def measured(curves: Sequence[Curve]) -> dict[str, np.ndarray]:
-    """Measure -> [n], for each life; the area under the curve beside them."""
+    """Measure -> [n], for each life, NaN where there is none; the area under the curve beside them."""
     areas = np.array([area(curve) for curve in curves])
     return {
         "missed": 1.0 - areas,
+        "value_loss": np.array([mean_loss(curve) for curve in curves]),
         "time_50": np.array([time_to(curve, 0.5) for curve in curves]),
         "time_90": np.array([time_to(curve, 0.9) for curve in curves]),
         "final": np.array([curve.catch_rates[-1] for curve in curves]),
@@ -271,19 +281,26 @@ class Verdict:
 
 
 def judge(got: Sequence[Curve], ref: Sequence[Curve]) -> Verdict:
-    """Compares two sets of lives; the balls missed decide, unless another measure differs beyond its margin."""
+    """Compares two sets of lives.
+
+    They are different if any measure is, all tests taken together (Holm), and it is not inside its margin; equivalent
+    if the deciding measures are.
+    """
     mine, theirs = measured(got), measured(ref)
-    found = {m.name: compare(m, mine[m.name], theirs[m.name]) for m in MEASURES}
+    is_there = {m.name: not np.isnan([*mine[m.name], *theirs[m.name]]).any() for m in MEASURES}
+    found = {m.name: compare(m, mine[m.name], theirs[m.name]) for m in MEASURES if is_there[m.name]}
     differing = _differing(found)
-    first = found[MISSED.name]
-    state: State = first.state
-    if differing and state != "different":
+    deciding = [found[m.name] for m in DECIDING if m.name in found]
+    state: State = "undecided"
+    if differing:
         state = "different"
-    return Verdict(state, found, in_words(state, first, [name for name in differing if name != MISSED.name]))
+    elif all(c.state == "equivalent" for c in deciding):
+        state = "equivalent"
+    return Verdict(state, found, in_words(state, deciding, differing))
 
 
 def _differing(found: Mapping[str, Comparison]) -> list[str]:
-    """Measures that differ by the tests of all of them together (Holm), and are not equivalent."""
+    """Measures that differ by the tests of all of them together, and are not equivalent."""
     tested = [c for c in found.values() if c.p_different is not None]
     if not tested:
         return []
@@ -291,25 +308,28 @@ def _differing(found: Mapping[str, Comparison]) -> list[str]:
     return [c.measure for c, is_so in zip(tested, rejected, strict=True) if is_so and c.state != "equivalent"]
 
 
-def in_words(state: State, first: Comparison, others: Sequence[str] = ()) -> str:
+def in_words(state: State, deciding: Sequence[Comparison], differing: Sequence[str] = ()) -> str:
     """The verdict in a sentence."""
-    seeds = f"{first.n} seeds against {first.n_ref}"
-    if first.p_equivalent is None:
+    seeds = f"{deciding[0].n} seeds against {deciding[0].n_ref}"
+    if deciding[0].p_equivalent is None:
         return f"undecided: {seeds}; at least {FEWEST} on each side are needed"
-    span = f"{first.effect:.2f} times the original's, 90% interval {first.low:.2f} to {first.high:.2f}"
-    margin = f"margin {1 / first.margin:.2f} to {first.margin:.2f}"
-    tost = f"TOST p = {first.p_equivalent:.2g}, power {first.power:.2f}"
+    spans = "; ".join(_span(c) for c in deciding)
     if state == "equivalent":
-        return f"equivalent: learning takes {span}, inside the {margin} ({tost}; {seeds})"
+        return f"equivalent: {spans}; {seeds}"
     if state == "different":
         labels = {m.name: m.label for m in MEASURES}
-        pace = "slower" if (first.effect or 1.0) > 1 else "faster"
-        what = [pace] if first.state == "different" else []
-        what += [f"in the {labels[name]}" for name in others]
-        p = f"p = {first.p_different:.2g}"
-        return f"different: {', '.join(what)}; learning takes {span} ({p}; {tost}, {margin}; {seeds})"
-    more = f"{first.seeds_needed} seeds" if first.seeds_needed else f"more than {MOST} seeds"
+        pace = "it learns slower" if (deciding[0].effect or 1.0) > 1 else "it learns faster"
+        what = [pace if name == MISSED.name else f"the {labels[name]} differs" for name in differing]
+        return f"different: {', '.join(what)}; {spans}; {seeds}"
+    needed = [c.seeds_needed for c in deciding if c.state != "equivalent"]
+    more = f"{max(n for n in needed if n)}" if all(needed) else f"more than {MOST}"
+    return f"undecided: {spans}; {seeds} are too few, {more} on each side would do"
+
+
+def _span(c: Comparison) -> str:
+    """One deciding measure: ratio, interval, margin, test."""
+    subject = {MISSED.name: "learning takes", LOSS.name: "the value loss is"}[c.measure]
     return (
-        f"undecided: learning takes {span}, not inside the {margin} ({tost}), nor significantly different "
-        f"(p = {first.p_different:.2g}); {seeds} are too few, {more} on each side would do"
+        f"{subject} {c.effect:.2f} times the original's (90% interval {c.low:.2f} to {c.high:.2f}, margin "
+        f"{1 / c.margin:.2f} to {c.margin:.2f}, TOST p = {c.p_equivalent:.2g}, power {c.power:.2f})"
     )

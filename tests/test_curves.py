@@ -20,6 +20,8 @@ from parity.store import FixtureError
 from port import evaluate, evaluation
 from port.adapter import curves as port_curves
 from port.config import get_settings_disco
+from reference import curves as recorder
+from reference.__main__ import main as reference_main
 from reports import catch_curves, page
 from reports.catch_curves import Share
 
@@ -51,7 +53,7 @@ class Toy:
                 os.kill(os.getppid(), 9)
                 time.sleep(0.5)
             rate = 0.1 + 0.85 / (1 + math.exp(-(step - middle) / (0.1 * middle)))
-            yield 58 * step, [rng.random() < rate for _ in range(20)]
+            yield 58 * step, [rng.random() < rate for _ in range(20)], (1.0 + rng.gauss(0, 0.01)) if step > 5 else None
 
 class Short(Toy):
     def _live(self, setting, seed):
@@ -59,7 +61,7 @@ class Short(Toy):
 
 class Broken(Toy):
     def _live(self, setting, seed):
-        yield 58, [True]
+        yield 58, [True], None
         raise ValueError("the board is on fire")
 
 class Layers:
@@ -93,7 +95,7 @@ def some_lives(folder, count=3, name="toy_learners:same"):
 
 def curve(seed=0, steps=40):
     caught = np.random.default_rng(seed).random((steps, 7)) < np.linspace(0.1, 0.9, steps)[:, None]
-    return Curve(tuple(range(58, 58 * steps + 1, 58)), tuple(tuple(row) for row in caught.tolist()))
+    return Curve.of((58 * i, row, None if i < 5 else -(2.0**-i) / 3) for i, row in enumerate(caught.tolist(), start=1))
 
 
 def write_recorded(folder, setting, found):
@@ -121,12 +123,13 @@ def test_the_catch_rate_is_over_the_last_hundred_episodes():
     every = [c for step in curve().caught for c in step]
     for step in (0, 10, 39):
         assert rates[step] == pytest.approx(np.mean(every[: 7 * (step + 1)][-100:]))
-    assert math.isnan(Curve((58, 116), ((), (True,))).catch_rates[0])
+    assert math.isnan(Curve.of([(58, [], None), (116, [True], 0.5)]).catch_rates[0])
 
 
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
+        (lambda text: text.replace(",-0.0", ",-0x0", 1), "line 6"),
         (lambda text: text[: len(text) // 2], "whole curve"),
         (lambda text: text.replace("step,", "stop,"), "must begin with"),
         (lambda text: text.replace("\n5,", "\n6,"), "line 6"),
@@ -267,7 +270,7 @@ def command(folder, monkeypatch):
     setting = toy_setting(folder)
     monkeypatch.setattr(curves, "settings", lambda: {"toy": setting})
     monkeypatch.setattr(catch_curves, "DEFAULT", {"toy": Share(4)})
-    made = [lives.live_through(Life("toy_learners:same", setting, 50 + i), lambda news: None) for i in range(6)]
+    made = [lives.live_through(Life("toy_learners:same", setting, 50 + i), lambda news: None) for i in range(8)]
     write_recorded(folder / "fx", setting, dict(enumerate(made)))
 
     def run(*more, out="out"):
@@ -282,13 +285,13 @@ def test_an_equal_learner_ends_with_0_and_a_slower_one_with_1(folder, command, c
     assert "equivalent: learning takes" in capsys.readouterr().out
     assert json.loads((folder / "verdict.json").read_text())[0]["equal"] is True
     assert command("--impl", "toy_learners:slow") == 1
-    assert "different: slower" in capsys.readouterr().out
+    assert "different: it learns slower" in capsys.readouterr().out
     html = (folder / "out" / "index.html").read_text()
     for name in ("curves.csv", "summary.json", "curves.png"):
         assert (folder / "out" / name).stat().st_size > 100 and name in html
     summary = json.loads((folder / "out" / "summary.json").read_text())["settings"]["toy"]
     assert summary["candidates"]["toy_learners:slow"]["verdict"] == "different"
-    assert len(summary["original"]["missed"]) == 6 and summary["power"][0]["seeds"] == 3
+    assert len(summary["original"]["missed"]) == 8 and summary["power"][0]["seeds"] == 3
 
 
 def test_too_few_seeds_are_no_proof(command, capsys):
@@ -349,3 +352,32 @@ def test_a_killed_run_goes_on_and_gives_the_same_figures_to_the_last_bit(folder,
     assert run("whole").returncode == done.returncode
     for name in ("curves.csv", "summary.json"):
         assert (folder / "out" / name).read_bytes() == (folder / "whole" / name).read_bytes()
+
+
+# The recorder
+
+
+def test_recording_a_setting_again_leaves_the_others_and_removes_what_is_gone(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorder, "provenance", lambda: {"packages": {}})
+    one = toy_setting(tmp_path, 40)
+    other = dataclasses.replace(one, name="other")
+    work = Work(tmp_path / "work")
+    work.folder.mkdir()
+    for setting, seeds in ((one, 3), (other, 1), (one, 2)):
+        ended = [Life("toy_learners:same", setting, seed) for seed in range(seeds)]
+        monkeypatch.setattr(lives, "code_digest", lambda name: "the same")
+        for life in ended:
+            work.path(life).write_bytes(to_csv(curve(life.seed)))
+        recorder.keep(setting, ended, work, tmp_path / "fx")
+    recorded = Recorded(tmp_path / "fx")
+    assert sorted(recorded.settings()) == ["other", "toy"]
+    assert recorded.curves(one) == {0: curve(0), 1: curve(1)} and recorded.curves(other) == {0: curve(0)}
+    assert len(list((tmp_path / "fx").glob("*.csv"))) == 3
+
+
+def test_an_original_that_is_not_genuine_is_not_recorded(tmp_path, monkeypatch, capsys):
+    absent = dataclasses.replace(recorder.identity.identify(search_path=[]), message="It is not there.")
+    monkeypatch.setattr(recorder.identity, "identify", lambda: absent)
+    assert reference_main(["curves", "--weights", "actor_critic", "--out", str(tmp_path / "fx")]) == 2
+    assert "genuine original only. It is not there." in capsys.readouterr().err
+    assert not (tmp_path / "fx").exists()

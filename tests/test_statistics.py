@@ -13,14 +13,15 @@ from reports.statistics import MEASURES, MISSED, judge
 STEPS, EPISODES = 400, 7
 
 
-def life(seed, stretch=1.0, spread=0.08, top=0.99, bottom=0.15):
+def life(seed, stretch=1.0, spread=0.08, top=0.99, bottom=0.15, loss=0.7):
     """A curve that goes from bottom to top around step 140 times the stretch; seeds differ in when."""
     rng = np.random.default_rng(seed)
     middle = 140.0 * stretch * math.exp(spread * rng.normal())
     steps = np.arange(1, STEPS + 1)
     rate = bottom + (top - bottom) / (1.0 + np.exp(-(steps - middle) / (0.12 * middle)))
     caught = rng.random((STEPS, EPISODES)) < rate[:, None]
-    return Curve(tuple((58 * steps).tolist()), tuple(tuple(row) for row in caught.tolist()))
+    losses = [None if loss is None else loss * math.exp(0.01 * rng.normal())] * STEPS
+    return Curve.of(zip((58 * steps).tolist(), caught.tolist(), losses, strict=True))
 
 
 def lives(first, count, **how):
@@ -33,20 +34,33 @@ REF = lives(1, 10)
 def test_the_same_learner_is_equivalent():
     verdict = judge(lives(2, 10), REF)
     assert verdict.state == "equivalent", verdict.words
-    assert "inside the margin 0.83 to 1.20" in verdict.words and "10 seeds against 10" in verdict.words
+    assert "margin 0.83 to 1.20" in verdict.words and "10 seeds against 10" in verdict.words
+
+
+def test_a_rule_that_logs_no_value_loss_is_judged_by_its_catches():
+    verdict = judge(lives(2, 10, loss=None), lives(1, 10, loss=None))
+    assert verdict.state == "equivalent" and "value_loss" not in verdict.comparisons
+
+
+@pytest.mark.parametrize("count", [4, 10])
+def test_a_learner_with_wrong_value_targets_is_different_although_it_catches_as_well(count):
+    """As with Retrace shifted by a step: the agent learns all the same, and the value loss is 6% higher."""
+    verdict = judge(lives(14, count, loss=0.7 * 1.06), REF[:5])
+    assert verdict.comparisons["missed"].state != "different"
+    assert verdict.state == "different" and "the value loss over the life differs" in verdict.words
 
 
 @pytest.mark.parametrize("count", [5, 10])
 def test_a_learner_that_takes_a_quarter_longer_is_different(count):
     verdict = judge(lives(3, count, stretch=1.25), REF)
     assert verdict.state == "different"
-    assert verdict.words.startswith("different: slower")
+    assert verdict.words.startswith("different: it learns slower")
     missed = verdict.comparisons["missed"]
     assert missed.p_equivalent > 0.5 and 1.1 < missed.effect < 1.4
 
 
 def test_a_faster_learner_is_different_too():
-    assert judge(lives(4, 10, stretch=0.75), REF).words.startswith("different: faster")
+    assert judge(lives(4, 10, stretch=0.75), REF).words.startswith("different: it learns faster")
 
 
 def test_a_learner_that_never_learns_is_different_and_its_times_are_censored():
@@ -61,7 +75,8 @@ def test_a_learner_that_forgets_at_the_end_is_different():
     def forgetful(curve, seed):
         rng = np.random.default_rng(seed)
         tail = rng.random((20, EPISODES)) < 0.5
-        return Curve(curve.frames, (*curve.caught[:-20], *(tuple(row) for row in tail.tolist())))
+        caught = (*curve.caught[:-20], *(tuple(row) for row in tail.tolist()))
+        return Curve(curve.frames, caught, curve.value_losses)
 
     verdict = judge([forgetful(curve, i) for i, curve in enumerate(lives(6, 10))], REF)
     assert verdict.comparisons["missed"].state == "equivalent"
@@ -72,7 +87,7 @@ def test_too_few_seeds_are_undecided_and_the_number_that_would_do_is_told():
     verdict = judge(lives(7, 3, spread=0.3), lives(8, 3, spread=0.3))
     assert verdict.state == "undecided"
     needed = verdict.comparisons["missed"].seeds_needed
-    assert needed > 3 and f"{needed} seeds on each side would do" in verdict.words
+    assert needed > 3 and f"{needed} on each side would do" in verdict.words
 
 
 def test_two_seeds_decide_nothing():
@@ -127,7 +142,8 @@ def test_powers_are_numbers_whatever_the_spread():
 
 
 def test_time_to_a_catch_rate_waits_for_a_hundred_episodes():
-    lucky = Curve(tuple(range(40)), ((True,) * 7,) + ((False,) * 7,) * 20 + ((True,) * 7,) * 19)
+    caught = [[True] * 7] + [[False] * 7] * 20 + [[True] * 7] * 19
+    lucky = Curve.of((i, row, None) for i, row in enumerate(caught))
     assert lucky.catch_rates[0] == 1.0
     assert statistics.time_to(lucky, 0.5) == 29.0  # 21 steps, then 50 catches among the last 100 episodes
     assert statistics.time_to(lucky, 1.1) == math.inf

@@ -89,7 +89,7 @@ class TorchImplementation:
 class Port(TorchImplementation):
     """The port: layers, and whole lives."""
 
-    def live(self, setting: curves.Setting, seed: int) -> Iterator[tuple[int, list[bool]]]:
+    def live(self, setting: curves.Setting, seed: int) -> Iterator[curves.Step]:
         """A life, step by step; see `parity/curves.py`."""
         return curves.live(setting, seed)
 

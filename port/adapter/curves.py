@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 
@@ -25,6 +25,8 @@ from port.config import (
 from port.environments import Catch
 from port.evaluation import EvalConfig
 from port.types import Params
+
+Step: TypeAlias = tuple[int, list[bool], float | None]
 
 
 class Setting(Protocol):
@@ -69,12 +71,12 @@ def agent_config(setting: Setting) -> AgentConfig:
     return {"disco": _disco, "actor_critic": _actor_critic}[setting.rule](dict(setting.agent))
 
 
-def live(setting: Setting, seed: int) -> Iterator[tuple[int, list[bool]]]:
-    """A life in float32: after each step the frames so far, and which of the episodes that ended were caught."""
+def live(setting: Setting, seed: int) -> Iterator[Step]:
+    """A life in float32: after each step the frames so far, which episodes that ended were caught, the value loss."""
     torch.set_num_threads(1)
     loop = EvalConfig(**setting.loop, seed=seed)
     env, config = Catch(loop.rows, loop.columns), agent_config(setting)
     meta_params: Params = weights.load_npz(setting.weights_path(), config.meta_net) if setting.weights else {}
     agent = Agent(config, env.observation_shape, env.num_actions)
     for report in evaluation.live(agent, meta_params, loop):
-        yield report.frames, [value > 0 for value in report.episode_returns]
+        yield report.frames, [value > 0 for value in report.episode_returns], report.logs.get("q_loss")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from parity.curves import Setting
+from parity.curves import Setting, Step
 from reference.execution import JaxImplementation
 from reference.identity import describe
 from reference.original import curves, elementary, environments, learning, metatraining, networks, rules, values
@@ -11,7 +11,7 @@ from reference.original import curves, elementary, environments, learning, metat
 class Original(JaxImplementation):
     """The original: layers, and whole lives."""
 
-    def live(self, setting: Setting, seed: int) -> Iterator[tuple[int, list[bool]]]:
+    def live(self, setting: Setting, seed: int) -> Iterator[Step]:
         """A life, step by step; see `parity/curves.py`."""
         return curves.live(setting, seed)
 

@@ -17,7 +17,7 @@ from disco_rl import types
 from disco_rl.environments import jittable_envs
 from ml_collections import config_dict
 
-from parity.curves import Setting
+from parity.curves import Setting, Step
 
 NET = ("head_mlp_hiddens", "lstm_size")
 META_NET = ("prediction_size", "hidden_size")
@@ -94,8 +94,8 @@ class Loop:
         return world, self.agent.initial_learner_state(key)
 
 
-def live(setting: Setting, seed: int) -> Iterator[tuple[int, list[bool]]]:
-    """A life in float32: after each step the frames so far, and which of the episodes that ended were caught."""
+def live(setting: Setting, seed: int) -> Iterator[Step]:
+    """A life in float32: after each step the frames so far, which episodes that ended were caught, the value loss."""
     loop, weights, key = Loop(setting), meta_params(setting), jax.random.PRNGKey(seed)
     world, learner = loop.start(key)
     batch_size, kept = setting.loop["batch_size"], deque(maxlen=setting.loop["capacity"])
@@ -105,9 +105,11 @@ def live(setting: Setting, seed: int) -> Iterator[tuple[int, list[bool]]]:
         world, rollout = loop.act(learner.params, world, jax.random.split(actor_key, 1)[0])
         acted = jax.device_get(rollout)
         kept.extend(jax.tree.map(lambda x, i=i: x[:, i], acted) for i in range(loop.num_envs))
+        logs: dict[str, Any] = {}
         if len(kept) >= batch_size:
             drawn = [kept[i] for i in draws.integers(len(kept), size=batch_size)]
             batch = jax.tree.map(lambda *x: np.stack(x, axis=1), *drawn)
             learner_key = jax.random.split(learner_key, 1)[0]
-            learner, _, _ = loop.learn(learner_key, batch, learner, world.actor_state, weights, False)
-        yield (step + 1) * loop.length * loop.num_envs, (acted.rewards[acted.discounts == 0] > 0).tolist()
+            learner, _, logs = loop.learn(learner_key, batch, learner, world.actor_state, weights, False)
+        caught = (acted.rewards[acted.discounts == 0] > 0).tolist()
+        yield (step + 1) * loop.length * loop.num_envs, caught, float(logs["q_loss"]) if "q_loss" in logs else None

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity.curves import Setting
+from parity.curves import Setting, Step
 from parity.layers import REGISTRY
 from port.adapter import TorchImplementation
 from reports.adapters.disco_torch import curves, elementary, learning, metanet, values
@@ -73,7 +73,7 @@ class DiscoTorch(TorchImplementation):
             raise NotImplementedError
         return super().vjp(layer, inputs, settings, dtype, cotangents, wrt)
 
-    def live(self, setting: Setting, seed: int) -> Iterator[tuple[int, list[bool]]] | None:
+    def live(self, setting: Setting, seed: int) -> Iterator[Step] | None:
         """A life, step by step; see `parity/curves.py`."""
         return curves.live(setting, seed)
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity.curves import Setting
+from parity.curves import Setting, Step
 from port import agent_net
 from port.adapter.curves import agent_config
 from port.agent import Agent
@@ -65,14 +65,14 @@ class ActingAgent(UsersAgent):
         return {name: value[0] for name, value in heads.items()}, state
 
 
-def live(setting: Setting, seed: int) -> Iterator[tuple[int, list[bool]]] | None:
+def live(setting: Setting, seed: int) -> Iterator[Step] | None:
     """A life with Disco103; the package has no other rule and no other size."""
     if setting.weights != "disco103" or not hasattr(trainer, "DiscoTrainer"):
         return None
     return _live(setting, seed)
 
 
-def _live(setting: Setting, seed: int) -> Iterator[tuple[int, list[bool]]]:
+def _live(setting: Setting, seed: int) -> Iterator[Step]:
     torch.set_num_threads(1)
     torch.manual_seed(seed)  # the package draws its actions from torch's own generator
     np.random.seed(seed)  # and what it replays from NumPy's
@@ -94,5 +94,6 @@ def _live(setting: Setting, seed: int) -> Iterator[tuple[int, list[bool]]]:
     seen, state = boards.seen(), agent.init_lstm_state(count, device)
     for step in range(setting.num_steps):
         rollout, seen, state = trainer.collect_rollout(agent, boards.step, seen, state, length, device)
-        made.step(rollout)
-        yield (step + 1) * length * count, (rollout["rewards"][rollout["discounts"] == 0] > 0).tolist()
+        logs = made.step(rollout)
+        caught = (rollout["rewards"][rollout["discounts"] == 0] > 0).tolist()
+        yield (step + 1) * length * count, caught, logs.get("q_loss")
