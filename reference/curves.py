@@ -14,16 +14,14 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib.metadata
-import json
 import os
 import platform
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 from parity import curves, lives
-from parity.curves import Setting, file_name
+from parity.curves import Recorded, Setting, file_name
 from parity.implementation import CannotRun
 from parity.lives import Life, Work
 from parity.store import FixtureError, canonical, write_atomically
@@ -70,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     except (CannotRun, FixtureError) as error:
         print(f"curves: {error}", file=sys.stderr)
         return 2
-    shutil.rmtree(work.folder, ignore_errors=True)
+    _tidy(work, wanted)
     print(f"Recorded {len(wanted)} curves of {', '.join(setting.name for setting in chosen)} in {args.out}.")
     return 0
 
@@ -81,13 +79,21 @@ def _require_original() -> None:
         raise CannotRun(f"curves are recorded from the genuine original only. {found.message}")
 
 
+def _tidy(work: Work, ended: list[Life]) -> None:
+    """Removes what has been kept; lives of a recording that goes on some other time stay."""
+    for life in ended:
+        work.path(life).unlink(missing_ok=True)
+    if not any(work.folder.iterdir()):
+        work.folder.rmdir()
+
+
 def keep(setting: Setting, ended: list[Life], work: Work, out: Path) -> None:
     """Puts the curves of a setting in their place, and says in the manifest what they are."""
     files = {life.seed: work.path(life).read_bytes() for life in ended}
     for seed, content in files.items():
         write_atomically(out / file_name(setting.name, seed), content)
     path = out / "manifest.json"
-    known = json.loads(path.read_text(encoding="utf-8"))["curves"] if path.is_file() else {}
+    known = Recorded(out).manifest["curves"] if path.is_file() else {}
     digests = {str(seed): hashlib.sha256(content).hexdigest() for seed, content in files.items()}
     entry = {"setting": setting.as_json(), "seeds": digests, **provenance()}
     write_atomically(path, canonical({"columns": curves.HEADER, "curves": {**known, setting.name: entry}}).encode())

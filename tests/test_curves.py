@@ -130,7 +130,7 @@ def test_the_catch_rate_is_over_the_last_hundred_episodes():
     ("damage", "said"),
     [
         (lambda text: text.replace(",-0.0", ",-0x0", 1), "line 6"),
-        (lambda text: text[: len(text) // 2], "whole curve"),
+        (lambda text: text[:-3], "whole curve"),
         (lambda text: text.replace("step,", "stop,"), "must begin with"),
         (lambda text: text.replace("\n5,", "\n6,"), "line 6"),
         (lambda text: text.replace("\n5,290,0.", "\n5,290,0.9"), "line 6: the catch rate is not the one"),
@@ -373,6 +373,19 @@ def test_recording_a_setting_again_leaves_the_others_and_removes_what_is_gone(tm
     assert sorted(recorded.settings()) == ["other", "toy"]
     assert recorded.curves(one) == {0: curve(0), 1: curve(1)} and recorded.curves(other) == {0: curve(0)}
     assert len(list((tmp_path / "fx").glob("*.csv"))) == 3
+
+
+def test_recording_one_setting_leaves_the_unfinished_lives_of_another(folder, monkeypatch):
+    monkeypatch.setattr(curves, "settings", lambda: {"toy": toy_setting(folder)})
+    monkeypatch.setattr(recorder, "LEARNER", "toy_learners:same")
+    monkeypatch.setattr(recorder, "_require_original", lambda: None)
+    monkeypatch.setattr(recorder, "provenance", lambda: {"packages": {}})
+    unfinished = folder / "fx" / ".recording" / "original_other_seed0_abc.csv"
+    unfinished.parent.mkdir(parents=True)
+    unfinished.write_text("of another recording")
+    assert reference_main(["curves", "--seeds", "2", "--jobs", "2", "--out", str(folder / "fx")]) == 0
+    assert list(Recorded(folder / "fx").curves(toy_setting(folder))) == [0, 1]
+    assert list(unfinished.parent.iterdir()) == [unfinished]
 
 
 def test_an_original_that_is_not_genuine_is_not_recorded(tmp_path, monkeypatch, capsys):
