@@ -74,7 +74,7 @@ def power_rows(ref: Sequence[Curve]) -> list[dict[str, Any]]:
             "seeds": n,
             "recorded": len(ref),
             "spread": spread,
-            "equivalence_power": power.tost(spread, n, len(ref), MISSED.bound),
+            "equivalence_power": power.tost(spread, n, len(ref), *MISSED.bounds(ref)),
             "slowdown_found": MISSED.unscaled(power.detectable(spread, n, len(ref))),
             "power_at_quarter_slower": power.difference(spread, n, len(ref), math.log(1.25)),
         }

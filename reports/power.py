@@ -15,36 +15,36 @@ MOST = 1000  # seeds that are still counted
 CERTAIN = (-10.0, 15.0)  # noncentralities of t at which a one-sided test never, and always, passes
 
 
-def tost(spread: float, n: int, n_ref: int, bound: float, effect: float = 0.0, alpha: float = ALPHA) -> float:
+def tost(spread: float, n: int, n_ref: int, low: float, high: float, effect: float = 0.0) -> float:
     """The chance that TOST finds equivalence.
 
     Args:
         spread: standard deviation within each group.
         n: seeds of one group.
         n_ref: seeds of the other.
-        bound: the margin, on the same scale.
+        low: lower margin, on the same scale.
+        high: upper margin.
         effect: the true difference.
-        alpha: of each one-sided test.
     """
     error, freedom = spread * math.sqrt(1 / n + 1 / n_ref), n + n_ref - 2
     if error == 0.0:
-        return float(abs(effect) < bound)
-    critical = stats.t.ppf(1 - alpha, freedom)
-    shifts = [np.clip((bound + side * effect) / error, *CERTAIN) for side in (1, -1)]
+        return float(low < effect < high)
+    critical = stats.t.ppf(1 - ALPHA, freedom)
+    shifts = [np.clip(room / error, *CERTAIN) for room in (high - effect, effect - low)]
     return max(float(sum(stats.nct.sf(critical, freedom, shift) for shift in shifts)) - 1.0, 0.0)
 
 
-def seeds_needed(spread: float, bound: float, power: float = POWER) -> int | None:
+def seeds_needed(spread: float, low: float, high: float, power: float = POWER) -> int | None:
     """Seeds on each side that TOST needs for a power, if both are the same in truth; None above 1,000."""
-    return next((n for n in range(FEWEST, MOST + 1) if tost(spread, n, n, bound) >= power), None)
+    return next((n for n in range(FEWEST, MOST + 1) if tost(spread, n, n, low, high) >= power), None)
 
 
-def difference(spread: float, n: int, n_ref: int, effect: float, alpha: float = ALPHA) -> float:
+def difference(spread: float, n: int, n_ref: int, effect: float) -> float:
     """The chance that the two-sided t-test finds a true difference, in its direction."""
     if spread == 0.0:
         return float(effect != 0.0)
     size = min(abs(effect) / spread, CERTAIN[1] / math.sqrt(n * n_ref / (n + n_ref)))
-    return float(TTestIndPower().power(size, n, alpha / 2, ratio=n_ref / n, alternative="larger"))
+    return float(TTestIndPower().power(size, n, ALPHA / 2, ratio=n_ref / n, alternative="larger"))
 
 
 def detectable(spread: float, n: int, n_ref: int, power: float = POWER) -> float:

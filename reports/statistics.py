@@ -2,13 +2,14 @@
 
 Of each life five numbers are taken. Two decide. The share of balls missed over the whole life (the area above its
 curve) grows in proportion to the time that learning takes, uses the whole curve and is never censored, so it varies
-less from seed to seed than any time does; as a ratio of two implementations it says how many times as long one of them
-takes. The value loss, averaged over the life, hardly varies from seed to seed, and tells where value targets are wrong
-although the agent learns all the same. Beside them stand the steps to a catch rate of 50% and of 90%, as ratios too,
-and the catch rate at the end, as a difference.
+less from seed to seed than any time does. Its margin is what learning 1.2 times as long, or as short, would make of the
+original's own curves, so that it means the same for lives of any length. The value loss, averaged over the life, hardly
+varies from seed to seed, and tells where value targets are wrong although the agent learns all the same. Both are
+compared as ratios. Beside them stand the steps to a catch rate of 50% and of 90%, as ratios too, and the catch rate at
+the end, as a difference.
 
 Equivalence is shown, not assumed: by two one-sided t-tests (TOST, without assuming equal variances) the ratio must be
-significantly above 1/margin and below margin. Else Welch's t-test (for times that some seed never reaches, the log-rank
+significantly inside its margin. Else Welch's t-test (for times that some seed never reaches, the log-rank
 test) says whether there is a difference. If neither is significant the seeds are too few, and the number that would do
 is told, from the spread that was seen.
 """
@@ -42,12 +43,14 @@ class Measure:
         label: for readers.
         is_ratio: whether implementations are compared by ratio (of geometric means) or by difference (of means).
         margin: within which they count as the same: a factor above 1, or a difference.
+        is_of_time: whether the factor is one of time, by which the reference's curves are stretched to find the margin.
     """
 
     name: str
     label: str
     is_ratio: bool
     margin: float
+    is_of_time: bool = False
 
     def scaled(self, values: np.ndarray) -> np.ndarray:
         """Values on the scale on which they are compared; a life without a miss counts as one in 10,000 missed."""
@@ -57,13 +60,25 @@ class Measure:
         """Back from that scale."""
         return math.exp(min(value, 50.0)) if self.is_ratio else value
 
-    @property
-    def bound(self) -> float:
-        """The margin on that scale."""
-        return math.log(self.margin) if self.is_ratio else self.margin
+    def bounds(self, ref: Sequence[Curve]) -> tuple[float, float]:
+        """The margin on that scale, low and high."""
+        if self.is_of_time:
+            return _stretched_missed(ref, 1 / self.margin), _stretched_missed(ref, self.margin)
+        bound = math.log(self.margin) if self.is_ratio else self.margin
+        return -bound, bound
 
 
-MISSED = Measure("missed", "balls missed over the life", True, 1.2)
+def _stretched_missed(ref: Sequence[Curve], factor: float) -> float:
+    """By how much the log of the balls missed changes if learning takes that many times as long."""
+    changes = []
+    for curve in ref:
+        steps = np.arange(len(curve))
+        stretched = np.interp(steps / factor, steps, curve.catch_rates)
+        changes.append(math.log((1.0 - float(np.mean(stretched))) / (1.0 - area(curve))))
+    return float(np.mean(changes))
+
+
+MISSED = Measure("missed", "balls missed over the life", True, 1.2, is_of_time=True)
 LOSS = Measure("value_loss", "value loss over the life", True, 1.03)
 DECIDING = (MISSED, LOSS)
 MEASURES = (
@@ -120,7 +135,8 @@ class Comparison:
         high: upper end.
         bootstrap_low: the same by bootstrap.
         bootstrap_high: the same by bootstrap.
-        margin: within which they count as the same.
+        margin_low: within which they count as the same, the lower end.
+        margin_high: the upper end.
         p_equivalent: of TOST; small means equivalent.
         p_different: of Welch's t-test, or of the log-rank test; small means different.
         power: of TOST, if both are the same in truth, with this spread and these seeds.
@@ -136,7 +152,8 @@ class Comparison:
     n_ref: int
     got: float | None
     ref: float | None
-    margin: float
+    margin_low: float
+    margin_high: float
     effect: float | None = None
     low: float | None = None
     high: float | None = None
@@ -168,15 +185,17 @@ def decide(p_equivalent: float | None, p_different: float | None) -> State:
     return "different" if p_different is not None and p_different < ALPHA else "undecided"
 
 
-def compare(measure: Measure, got: np.ndarray, ref: np.ndarray) -> Comparison:
+def compare(measure: Measure, got: np.ndarray, ref: np.ndarray, bounds: tuple[float, float]) -> Comparison:
     """Compares one measure.
 
     Args:
         measure: which.
+        bounds: its margin, on the scale of the comparison.
         got: [n], of the candidate's lives; infinite for a time never reached.
         ref: [n_ref], of the reference's.
     """
-    sizes: dict[str, Any] = {"measure": measure.name, "n": len(got), "n_ref": len(ref), "margin": measure.margin}
+    sizes: dict[str, Any] = {"measure": measure.name, "n": len(got), "n_ref": len(ref)}
+    sizes |= {"margin_low": measure.unscaled(bounds[0]), "margin_high": measure.unscaled(bounds[1])}
     censored = [int(np.isinf(values).sum()) for values in (got, ref)]
     if any(censored):
         return _compare_censored(got, ref, {**sizes, "censored": censored[0], "censored_ref": censored[1]})
@@ -186,13 +205,13 @@ def compare(measure: Measure, got: np.ndarray, ref: np.ndarray) -> Comparison:
     if min(len(x), len(y)) < FEWEST:
         return Comparison(state="undecided", effect=measure.unscaled(effect), **means, **sizes)
     spread = pooled(x, y)
-    tests = _tests(x, y, measure.bound) if spread > 0 else _exact(effect, measure.bound)
+    tests = _tests(x, y, bounds) if spread > 0 else _exact(effect, bounds)
     ends = {name: measure.unscaled(tests.pop(name)) for name in ("low", "high", "bootstrap_low", "bootstrap_high")}
     return Comparison(
         state=decide(tests["p_equivalent"], tests["p_different"]),
         effect=measure.unscaled(effect),
-        power=power.tost(spread, len(x), len(y), measure.bound),
-        seeds_needed=power.seeds_needed(spread, measure.bound),
+        power=power.tost(spread, len(x), len(y), *bounds),
+        seeds_needed=power.seeds_needed(spread, *bounds),
         detectable=measure.unscaled(power.detectable(spread, len(x), len(y))),
         **means,
         **ends,
@@ -201,20 +220,20 @@ def compare(measure: Measure, got: np.ndarray, ref: np.ndarray) -> Comparison:
     )
 
 
-def _tests(x: np.ndarray, y: np.ndarray, bound: float) -> dict[str, float]:
+def _tests(x: np.ndarray, y: np.ndarray, bounds: tuple[float, float]) -> dict[str, float]:
     low, high = CompareMeans(DescrStatsW(x), DescrStatsW(y)).tconfint_diff(2 * ALPHA, usevar="unequal")
     boot = bootstrap_difference(x, y)
     return {
-        "p_equivalent": float(ttost_ind(x, y, -bound, bound, usevar="unequal")[0]),
+        "p_equivalent": float(ttost_ind(x, y, *bounds, usevar="unequal")[0]),
         "p_different": float(ttest_ind(x, y, usevar="unequal")[1]),
         **{"low": float(low), "high": float(high), "bootstrap_low": boot[0], "bootstrap_high": boot[1]},
     }
 
 
-def _exact(effect: float, bound: float) -> dict[str, float]:
+def _exact(effect: float, bounds: tuple[float, float]) -> dict[str, float]:
     """Where no life differs from another of its group, there is nothing to test."""
     ends = dict.fromkeys(("low", "high", "bootstrap_low", "bootstrap_high"), effect)
-    return {"p_equivalent": float(abs(effect) >= bound), "p_different": float(effect == 0.0), **ends}
+    return {"p_equivalent": float(not bounds[0] < effect < bounds[1]), "p_different": float(effect == 0.0), **ends}
 
 
 def _compare_censored(got: np.ndarray, ref: np.ndarray, sizes: dict[str, Any]) -> Comparison:
@@ -288,7 +307,7 @@ def judge(got: Sequence[Curve], ref: Sequence[Curve]) -> Verdict:
     """
     mine, theirs = measured(got), measured(ref)
     is_there = {m.name: not np.isnan([*mine[m.name], *theirs[m.name]]).any() for m in MEASURES}
-    found = {m.name: compare(m, mine[m.name], theirs[m.name]) for m in MEASURES if is_there[m.name]}
+    found = {m.name: compare(m, mine[m.name], theirs[m.name], m.bounds(ref)) for m in MEASURES if is_there[m.name]}
     differing = _differing(found)
     deciding = [found[m.name] for m in DECIDING if m.name in found]
     state: State = "undecided"
@@ -331,5 +350,5 @@ def _span(c: Comparison) -> str:
     subject = {MISSED.name: "learning takes", LOSS.name: "the value loss is"}[c.measure]
     return (
         f"{subject} {c.effect:.2f} times the original's (90% interval {c.low:.2f} to {c.high:.2f}, margin "
-        f"{1 / c.margin:.2f} to {c.margin:.2f}, TOST p = {c.p_equivalent:.2g}, power {c.power:.2f})"
+        f"{c.margin_low:.2f} to {c.margin_high:.2f}, TOST p = {c.p_equivalent:.2g}, power {c.power:.2f})"
     )

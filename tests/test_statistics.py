@@ -34,7 +34,7 @@ REF = lives(1, 10)
 def test_the_same_learner_is_equivalent():
     verdict = judge(lives(2, 10), REF)
     assert verdict.state == "equivalent", verdict.words
-    assert "margin 0.83 to 1.20" in verdict.words and "10 seeds against 10" in verdict.words
+    assert "90% interval" in verdict.words and "TOST p =" in verdict.words and "10 seeds against 10" in verdict.words
 
 
 def test_a_rule_that_logs_no_value_loss_is_judged_by_its_catches():
@@ -115,14 +115,14 @@ def test_the_power_of_tost_is_what_simulation_finds():
             stats.ttest_ind(x, y - bound, axis=1, alternative="greater").pvalue,
             stats.ttest_ind(x, y + bound, axis=1, alternative="less").pvalue,
         )
-        told = power.tost(spread, n, n_ref, bound, effect)
+        told = power.tost(spread, n, n_ref, -bound, bound, effect)
         assert abs((p < 0.05).mean() - told) < 0.03, (n, n_ref, effect)
 
 
 def test_seeds_needed_are_the_fewest_that_have_the_power():
-    n = power.seeds_needed(0.1, 0.12)
-    assert power.tost(0.1, n, n, 0.12) >= 0.8 > power.tost(0.1, n - 1, n - 1, 0.12)
-    assert power.seeds_needed(10.0, 0.01) is None
+    n = power.seeds_needed(0.1, -0.12, 0.12)
+    assert power.tost(0.1, n, n, -0.12, 0.12) >= 0.8 > power.tost(0.1, n - 1, n - 1, -0.12, 0.12)
+    assert power.seeds_needed(10.0, -0.01, 0.01) is None
 
 
 def test_what_is_detectable_is_found_with_the_power_told():
@@ -133,12 +133,18 @@ def test_what_is_detectable_is_found_with_the_power_told():
 def test_powers_are_numbers_whatever_the_spread():
     for spread in (0.0, 1e-6, 0.01, 0.03, 1.0, 100.0):
         for n in (3, 10, 20):
-            told = (
-                power.difference(spread, n, 5, 0.22),
-                power.tost(spread, n, 5, 0.18),
-                power.tost(spread, n, 5, 0.18, 1),
-            )
+            told = [power.tost(spread, n, 5, -0.18, 0.16, effect) for effect in (0.0, 1.0, -0.18)]
+            told.append(power.difference(spread, n, 5, 0.22))
             assert all(0.0 <= chance <= 1.0 for chance in told), (spread, n, told)
+
+
+def test_the_margin_of_the_balls_missed_is_what_taking_longer_makes_of_the_originals_curves():
+    for steps in (STEPS, 180):
+        ref = [curve.first(steps) for curve in REF]
+        longer = [curve.first(steps) for curve in lives(1, 10, stretch=MISSED.margin)]
+        missed, missed_longer = (np.log(statistics.measured(group)["missed"]).mean() for group in (ref, longer))
+        assert MISSED.bounds(ref)[1] == pytest.approx(missed_longer - missed, abs=0.03)
+    assert MISSED.bounds(ref)[0] < 0
 
 
 def test_time_to_a_catch_rate_waits_for_a_hundred_episodes():
