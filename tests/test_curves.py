@@ -337,19 +337,19 @@ def test_a_killed_run_goes_on_and_gives_the_same_figures_to_the_last_bit(folder,
     (folder / "setting.json").write_text(json.dumps(dataclasses.asdict(toy_setting(folder))))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
 
-    def run(out):
-        done = [sys.executable, str(script), str(folder), str(folder / out)]
+    def run():
+        done = [sys.executable, str(script), str(folder), str(folder / "out")]
         return subprocess.run(done, cwd=ROOT, env=environment, capture_output=True, text=True)
 
     (folder / "begun").unlink()
     (folder / "kill").write_text("")
-    assert run("out").returncode == -9
+    assert run().returncode == -9
     assert begun(folder) == [0, 1] and len(list(folder.glob("out/lives/*.csv"))) == 1
-    done = run("out")
+    done = run()
     assert done.returncode in (0, 1), done.stderr
     assert "1 of 3 lives had ended before" in done.stderr
     assert begun(folder) == [0, 1, 1, 2]
-    assert run("whole").returncode == done.returncode
+    assert command("--impl", "toy_learners:same", "--seeds", "3", out="whole") == done.returncode
     for name in ("curves.csv", "summary.json"):
         assert (folder / "out" / name).read_bytes() == (folder / "whole" / name).read_bytes()
 
