@@ -20,10 +20,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from parity import curves, lives
+from parity import curves, life_runner
 from parity.curves import Recorded, Setting, file_name
 from parity.implementation import CannotRun
-from parity.lives import Life, Work
+from parity.life_runner import Life, Work
 from parity.store import FixtureError, canonical, write_atomically
 from reference import identity
 
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         chosen = [every[name].shortened(args.steps) for name in args.weights or every]
         work = Work(args.out / ".recording")
         wanted = [Life(LEARNER, setting, seed) for setting in chosen for seed in range(args.seeds)]
-        lives.run(wanted, work, args.jobs)
+        life_runner.run(wanted, work, args.jobs)
         for setting in chosen:
             keep(setting, [life for life in wanted if life.setting is setting], work, args.out)
     except (CannotRun, FixtureError) as error:
@@ -110,5 +110,5 @@ def provenance() -> dict[str, Any]:
         "packages": {name: importlib.metadata.version(name) for name in NUMERIC},
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "environment": lives.ENVIRONMENT,
+        "environment": life_runner.ENVIRONMENT,
     }

@@ -29,10 +29,10 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from parity import curves, lives
+from parity import curves, life_runner
 from parity.curves import Recorded, Setting
 from parity.implementation import CannotRun
-from parity.lives import Life, Work
+from parity.life_runner import Life, Work
 from parity.store import FixtureError, canonical, write_atomically
 from reports import curve_figures, page, statistics
 from reports.curve_figures import Group, Panel
@@ -73,7 +73,7 @@ def available(plan: Plan, names: Sequence[str] | None = None) -> list[tuple[Sett
 
 def can_live(name: str, setting: Setting) -> bool:
     """Whether an implementation knows a setting; CannotRun where it does not learn at all."""
-    return lives.learner(name).live(setting, 0) is not None
+    return life_runner.learner(name).live(setting, 0) is not None
 
 
 def wanted(names: Sequence[str], plan: Sequence[tuple[Setting, Share]], beside: Sequence[str] = ()) -> list[Life]:
@@ -96,7 +96,7 @@ def judged(asked: Sequence[Life], recorded: Recorded, work: Work, jobs: int) -> 
         name: {seed: curve.first(setting.num_steps) for seed, curve in recorded.curves(setting).items()}
         for name, setting in settings.items()
     }
-    ended = lives.run(asked, work, jobs)
+    ended = life_runner.run(asked, work, jobs)
     panels = []
     for name, setting in settings.items():
         groups = []
@@ -162,7 +162,7 @@ def made_section(panels: list[Panel], name: str, recorded: Recorded, command: st
         command=command,
         body=body,
         provenance=[
-            ("candidate", f"{name} ({lives.learner(name).description})"),
+            ("candidate", f"{name} ({life_runner.learner(name).description})"),
             (
                 "reference",
                 f"the original's recorded curves: {entry['original']['repository']} at {entry['original']['commit']}",
@@ -192,7 +192,7 @@ def section(implementation_name: str, out: Path, plan: Plan = DEFAULT) -> page.S
     """The section for the whole page; a sentence where the implementation does not learn."""
     command = f"python -m reports.catch_curves --impl {implementation_name}"
     try:
-        lives.learner(implementation_name)
+        life_runner.learner(implementation_name)
     except CannotRun as reason:
         body = Markup("<p>{}</p>").format(reason)
         return page.Section("curves", TITLE, f"{implementation_name} was not let learn.", True, command, body)

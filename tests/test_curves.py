@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parity import curves, lives
+from parity import curves, life_runner
 from parity.curves import Curve, Recorded, Setting, file_name, from_csv, to_csv
 from parity.implementation import CannotRun
-from parity.lives import Life, Progress, Told, Work
+from parity.life_runner import Life, Progress, Told, Work
 from parity.store import FixtureError
 from port import evaluate, evaluation
 from port.adapter import curves as port_curves
@@ -177,8 +177,8 @@ def test_absent_and_damaged_manifests_are_told(tmp_path):
 
 def test_every_life_is_kept_and_none_is_lived_twice(folder):
     work, asked = Work(folder / "work"), some_lives(folder)
-    first = lives.run(asked[:2], work, 2)
-    found = lives.run(asked, work, 2)
+    first = life_runner.run(asked[:2], work, 2)
+    found = life_runner.run(asked, work, 2)
     assert begun(folder) == [0, 1, 2]
     assert all(found[key] == first[key] for key in first)
     assert sorted(path.suffix for path in work.folder.iterdir()) == [".csv"] * 3
@@ -188,18 +188,18 @@ def test_other_settings_and_other_code_are_other_lives(folder):
     life = some_lives(folder, 1)[0]
     other = dataclasses.replace(life, setting=life.setting.shortened(20))
     assert life.digest() != other.digest() != dataclasses.replace(other, seed=1).digest()
-    before = lives.code_digest("toy_learners:same")
-    lives.code_digest.cache_clear()
+    before = life_runner.code_digest("toy_learners:same")
+    life_runner.code_digest.cache_clear()
     (folder / "toy_learners.py").write_text(TOY + "# changed\n")
-    assert lives.code_digest("toy_learners:same") != before
-    lives.code_digest.cache_clear()
+    assert life_runner.code_digest("toy_learners:same") != before
+    life_runner.code_digest.cache_clear()
 
 
 @pytest.mark.parametrize(("name", "said"), [("short", "ended after 149 of 150"), ("broken", "the board is on fire")])
 def test_a_life_that_fails_is_told_in_a_sentence_and_leaves_no_file(folder, name, said):
     asked = some_lives(folder, 1, f"toy_learners:{name}")
     with pytest.raises(CannotRun, match=said):
-        lives.run(asked, Work(folder / "work"), 1)
+        life_runner.run(asked, Work(folder / "work"), 1)
     assert not list(folder.glob("work/*"))
 
 
@@ -216,11 +216,11 @@ def test_progress_estimates_the_time_that_is_left(folder, capsys):
 
 
 def test_mistakes_are_planted_in_the_port_only():
-    assert lives.learner("port+slower").name == "port"
+    assert life_runner.learner("port+slower").name == "port"
     with pytest.raises(CannotRun, match="in the port only"):
-        lives.implementation("standin+slower")
+        life_runner.implementation("standin+slower")
     with pytest.raises(CannotRun, match="No mistake is called 'no_such'"):
-        lives.implementation("port+no_such")
+        life_runner.implementation("port+no_such")
 
 
 # The port
@@ -240,7 +240,7 @@ def test_a_life_of_the_port_is_its_evaluation_and_a_slower_port_learns_less():
     setting = dataclasses.replace(setting, loop={**setting.loop, **small})
     told = []
     for name in ("port", "port+slower"):
-        mine = lives.live_through(Life(name, setting, 5), lambda news: None)
+        mine = life_runner.live_through(Life(name, setting, 5), lambda news: None)
         told.append(mine)
     task = evaluate.task_of(evaluate.parser().parse_args([]))
     agent, meta_params = dataclasses.replace(task, loop=evaluation.EvalConfig(**setting.loop)).make()
@@ -270,7 +270,7 @@ def command(folder, monkeypatch):
     setting = toy_setting(folder)
     monkeypatch.setattr(curves, "settings", lambda: {"toy": setting})
     monkeypatch.setattr(catch_curves, "DEFAULT", {"toy": Share(4)})
-    made = [lives.live_through(Life("toy_learners:same", setting, 50 + i), lambda news: None) for i in range(8)]
+    made = [life_runner.live_through(Life("toy_learners:same", setting, 50 + i), lambda news: None) for i in range(8)]
     write_recorded(folder / "fx", setting, dict(enumerate(made)))
 
     def run(*more, out="out"):
@@ -365,7 +365,7 @@ def test_recording_a_setting_again_leaves_the_others_and_removes_what_is_gone(tm
     work.folder.mkdir()
     for setting, seeds in ((one, 3), (other, 1), (one, 2)):
         ended = [Life("toy_learners:same", setting, seed) for seed in range(seeds)]
-        monkeypatch.setattr(lives, "code_digest", lambda name: "the same")
+        monkeypatch.setattr(life_runner, "code_digest", lambda name: "the same")
         for life in ended:
             work.path(life).write_bytes(to_csv(curve(life.seed)))
         recorder.keep(setting, ended, work, tmp_path / "fx")
