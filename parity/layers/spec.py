@@ -119,6 +119,8 @@ class Layer:
         branches: inputs -> margin of each element to a branch (a tie, a clip bound, a bin edge, a kink at 0),
             relative to the size of what is compared; None where the layer has none of its own.
         tolerance64: share of an output's scale that it may differ by in float64.
+        notebook: the original's notebook that defines this layer, if it is none of its package's: goldens then come
+            from the package's functions in the notebook's order, put together in `reference/original/`.
     """
 
     name: str
@@ -130,6 +132,7 @@ class Layer:
     upstream: tuple[str, ...] = ()
     branches: Callable[[Arrays, Settings], dict[str, np.ndarray]] | None = None
     tolerance64: float = 1e-12
+    notebook: str = ""
 
     def case_settings(self, case: Case) -> Settings:
         """The layer's settings with what the case changes."""
@@ -151,6 +154,11 @@ def register(layer: Layer) -> None:
     if layer.name in REGISTRY:
         raise ValueError(f"Layer {layer.name} is registered twice.")
     REGISTRY[layer.name] = layer
+
+
+def from_notebooks() -> list[str]:
+    """Layers that the original defines in a notebook."""
+    return [name for name, layer in REGISTRY.items() if layer.notebook]
 
 
 def upstream(layer: str) -> set[str]:
