@@ -4,7 +4,7 @@ In float64 the inputs are moved by one unit in the last place, and the original 
 which gives the goldens, and quickly), and run eagerly beside jitted: what its answers move by is its sensitivity. In
 float32 its own distance to the float64 truth is measured, at the inputs and at inputs moved by one float32 unit in the
 last place (each against the truth at those same inputs), compiled in both ways: how one order of summation rounds on
-one input is luck.
+one input is luck. Layers whose values move in steps are measured a little further beside as well (`spread32`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from parity.layers.draw import case_cotangents, generator, jittered
+from parity.layers.draw import case_cotangents, generator, jittered, shifted
 from parity.layers.spec import Arrays, Case, Layer, Settings
 from parity.store import Accuracy, Golden, reduced
 from reference.execution import JaxImplementation
@@ -140,6 +140,8 @@ class Measurement:
         if "float32" not in self.case.dtypes:
             return {}
         near = [jittered(self.inputs, "float32", self.rng) for _ in range(self.jitters_in_float32)]
+        if self.layer.spread32:
+            near += [shifted(self.inputs, self.layer.spread32, self.rng) for _ in near]
         known = [(self.inputs, truth["value"]), *((x, self.at(x, "float64")["value"]) for x in near)]
         pairs = [(ref, self.at(x, "float32", quick=quick)["value"]) for x, ref in known for quick in (False, True)]
         if self.eager:

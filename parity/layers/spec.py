@@ -119,6 +119,9 @@ class Layer:
         branches: inputs -> margin of each element to a branch (a tie, a clip bound, a bin edge, a kink at 0),
             relative to the size of what is compared; None where the layer has none of its own.
         tolerance64: share of an output's scale that it may differ by in float64.
+        spread32: how far beside its inputs (as a share of them) the original's distance from the truth in float32 is
+            measured too. Where a value moves in steps (the inverse of the signed hyperbolic magnifies one unit in the
+            last place 500 times), its error at one input, and a unit beside it, is luck.
         notebook: the original's notebook that defines this layer, if it is none of its package's: goldens then come
             from the package's functions in the notebook's order, put together in `reference/original/`.
     """
@@ -132,6 +135,7 @@ class Layer:
     upstream: tuple[str, ...] = ()
     branches: Callable[[Arrays, Settings], dict[str, np.ndarray]] | None = None
     tolerance64: float = 1e-12
+    spread32: float = 0.0
     notebook: str = ""
 
     def case_settings(self, case: Case) -> Settings:
