@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
+from parity.strategies import HEAVY
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Has pytest-xdist, where it is used, keep groups of tests together."""
-    if getattr(config.option, "dist", "no") == "load":
-        config.option.dist = "loadgroup"
+LAYER = re.compile(r"\[(\w+/\w+)")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def layer_of(nodeid: str) -> str:
+    """The layer that a test is about; the test itself, where it is about none."""
+    found = LAYER.search(nodeid)
+    return found[1] if found else nodeid
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Makes a group of each layer's tests."""
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        if "layer" in parameters:
-            item.add_marker(pytest.mark.xdist_group(parameters["layer"]))
+    """In a worker, puts the layers that take longest first, so that none is left alone with them at the end."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: layer_of(item.nodeid) not in HEAVY)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Sends all tests of a layer to one process; pytest-xdist's own groups need a pytest before 9."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByLayer(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return layer_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return ByLayer(config, log)
