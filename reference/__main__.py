@@ -4,6 +4,7 @@ Example:
     python -m reference doctor
     python -m reference weights --download
     python -m reference record --check
+    python -m reference tape embedded --seeds 0,1
 """
 
 import argparse
@@ -14,6 +15,7 @@ import types
 COMMANDS = {
     "doctor": "what this machine has of the original, and what is missing",
     "record": "run the original and write the goldens",
+    "tape": "run the original on Catch and write its lives",
     "weights": "find and verify Disco103's weights",
 }
 
