@@ -24,7 +24,8 @@ from parity.layers.spec import Arrays
 from parity.lives import KINDS, Life, life
 from parity.side_by_side import Piece, cores, run_all
 from parity.store import FixtureError
-from parity.tapes import TAPES, Recording, Tape, TapeStore, moved, tape_name
+from parity.tape_store import TAPES, TapeStore
+from parity.tapes import Recording, Tape, moved, tape_name
 from reference.execution import FLAGS
 from reference.record import RecordError, provenance, require_original
 from reference.record_worker import refuse_the_port
