@@ -17,13 +17,15 @@ from parity.check import disco103
 from parity.layers import params
 from parity.layers.learning import LEARNER
 from parity.layers.rules import LEARNER as AC_LEARNER
-from parity.layers.rules import network
 from parity.layers.spec import Arrays, Settings
 from parity.store import FIXTURES, FixtureError
 
 EMBEDDED = FIXTURES / "weights" / "catch_rule.npz"
 KINDS = ("disco103", "embedded", "actor_critic")
 NUM_ACTIONS = 3
+# Only fresh experience, from 64 environments. Soon after 120 steps (222,720 actions) the original parts from itself,
+# even in float64, when its initial parameters are moved by one unit in the last place.
+ON_POLICY = {"num_steps": 120, "replay_ratio": 1, "capacity": 64}
 
 
 @dataclass(frozen=True)
@@ -64,16 +66,6 @@ class Life:
     seed: int
     loop: Loop
     settings: Settings
-
-    @property
-    def layer(self) -> str:
-        """The registry's layer of its learner step."""
-        return "agent/learner_step" if self.rule == "disco" else "agent/actor_critic_step"
-
-    @property
-    def shapes(self) -> params.Shapes:
-        """Shapes of the agent's parameters, by the original's names."""
-        return params.agent(self.settings) if self.rule == "disco" else network(self.settings)
 
     @property
     def acted(self) -> tuple[int, int]:
@@ -124,7 +116,7 @@ def _sizes(kind: str) -> Settings:
 
 
 def life(kind: str, seed: int, sizes: Settings | None = None, **loop: int) -> Life:
-    """A life of one of the kinds: the notebook's loop (fresh experience only for actor-critic), and what is changed.
+    """A life of one of the kinds: the notebook's loop (for actor-critic one in which it learns), and what is changed.
 
     Args:
         kind: disco103, embedded or actor_critic.
@@ -135,7 +127,7 @@ def life(kind: str, seed: int, sizes: Settings | None = None, **loop: int) -> Li
     if kind not in KINDS:
         raise ValueError(f"There is no life of kind {kind!r}; there are: {', '.join(KINDS)}.")
     is_disco = kind != "actor_critic"
-    chosen = Loop(**({} if is_disco else {"replay_ratio": 1, "capacity": 64}) | loop)
+    chosen = Loop(**({} if is_disco else ON_POLICY) | loop)
     seen = {"obs": (chosen.rows, chosen.columns, 1), "T": chosen.rollout_length - 1, "B": chosen.batch_size}
     settings = {**_sizes(kind), **(sizes or {}), **seen, "A": NUM_ACTIONS, "is_meta_training": False}
     plain: Settings = json.loads(json.dumps(settings))

@@ -6,7 +6,9 @@ vectorised Catch mixes integers of 32 and 64 bits otherwise. Noise and keys are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import json
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +22,7 @@ from parity.lives import Life, gumbel, meta_params
 from reference.execution import Tensors, cast, precision
 from reference.original import learning, rules
 
+COMPILER_OPTIONS: dict[str, Any] = {}  # XLA's own, as users have them
 FIELDS = ("observations", "actions", "rewards", "discounts", "logits")
 
 
@@ -36,6 +39,23 @@ def noise(life: Life) -> Iterator[np.ndarray]:
         key, actor_key, _ = jax.random.split(key, 3)
         device_key = jax.random.split(actor_key, 1)[0]
         yield gumbel(np.asarray(draw(jax.random.split(device_key, L))))
+
+
+@functools.cache
+def _programs(rule: str, settings: str, options: str) -> tuple[Callable[..., Tensors], Callable[..., Tensors]]:
+    """Actor and learner step, jitted; lives of the same sizes share them, and what is compiled of them."""
+    s, home = json.loads(settings), learning if rule == "disco" else rules
+    learner_step = home.LAYERS["agent/learner_step" if rule == "disco" else "agent/actor_critic_step"]
+
+    def act(x: Tensors) -> Tensors:
+        out = learning.act(home.agent_for(s), x)
+        return {name: out[name] for name in ("actions", "discounts", "logits")}
+
+    def learn(learner: Tensors, rollout: Tensors, meta: Tensors) -> Tensors:
+        return learner_step({**learner, **rollout, **meta}, s)
+
+    act, learn = (jax.jit(function, compiler_options=json.loads(options)) for function in (act, learn))
+    return act, learn
 
 
 class Step(NamedTuple):
@@ -87,16 +107,12 @@ class OriginalLoop:
     def __init__(self, life: Life, dtype: str, params: Arrays):
         """Sets everything up; compiles when it first runs."""
         self.life, self.dtype = life, dtype
-        agent, s = agent_of(life), life.settings
-        learn = (learning if life.rule == "disco" else rules).LAYERS[life.layer]
         given = {f"meta_params/{name}": value for name, value in meta_params(life).items()}
         with precision(dtype):
             self.learner = cast(_started_from(fresh_learner(life), params), dtype)
             self._meta_params = cast(given, dtype)
-        self._learn = jax.jit(lambda learner, rollout, meta: learn({**learner, **rollout, **meta}, s))
-        self._act = jax.jit(
-            lambda x: {name: learning.act(agent, x)[name] for name in ("actions", "discounts", "logits")}
-        )
+        settings = json.dumps(life.settings, sort_keys=True)
+        self._act, self._learn = _programs(life.rule, settings, json.dumps(COMPILER_OPTIONS))
         board = config_dict.ConfigDict({"rows": life.loop.rows, "columns": life.loop.columns})
         env = jittable_envs.CatchJittableEnvironment(life.loop.num_envs, board)
         self._env_step = jax.jit(env.step)

@@ -32,7 +32,7 @@ from parity.check import WeightsMissing
 from parity.implementation import CannotRun
 from parity.layers.spec import Arrays
 from parity.lives import KINDS, Life, meta_params
-from parity.lockstep import compare
+from parity.lockstep import compare, drift_ratio
 from parity.side_by_side import Piece, cores, run_all
 from parity.store import FixtureError, canonical, write_atomically
 from parity.tape_store import TapeStore
@@ -114,24 +114,27 @@ def live_once(
 
 
 def _piece(plan: Plan, life: Life, dtype: str) -> Piece:
-    tape = plan.store.load(life.name, dtype)
-    tape = tape if plan.steps is None else tape.cut(plan.steps)
+    tape = _tape(plan, life.name, dtype)
     given = (life, dtype, plan.store.params(life.name), tape, plan.edits, plan.kept)
     return Piece(f"{life.name} in {dtype}", tape.steps, given)
+
+
+def _tape(plan: Plan, name: str, dtype: str, direction: int = 0) -> Tape:
+    tape = plan.store.load(name, dtype, direction)
+    return tape if plan.steps is None else tape.cut(plan.steps)
 
 
 def _lived(plan: Plan, got: Tape) -> Lived:
     """The port's life beside the tape, and the original's others beside it too."""
     name, dtype = got.life.name, got.dtype
-    ref = plan.store.load(name, dtype)
-    ref = ref if plan.steps is None else ref.cut(plan.steps)
-    own = {}
-    for other, direction in plan.store.tapes(name):
-        if direction and other == dtype:
-            own[f"moved {direction}"] = compare(ref, plan.store.load(name, other, direction))
-        elif dtype == "float32" and other == "float64" and not direction:
-            own["in float64"] = compare(ref, plan.store.load(name, other))
-    return Lived(kind_of(got.life), name, dtype, compare(ref, got), own)
+    ref, known = _tape(plan, name, dtype), plan.store.tapes(name)
+    own = {f"moved {k}": compare(ref, _tape(plan, name, dtype, k)) for of, k in known if of == dtype and k}
+    to_truth = float("nan")
+    if dtype == "float32" and ("float64", 0) in known:
+        truth = _tape(plan, name, "float64")
+        own["in float64"] = compare(ref, truth)
+        to_truth = drift_ratio(compare(truth, got), [compare(truth, ref)])
+    return Lived(kind_of(got.life), name, dtype, compare(ref, got), own, to_truth)
 
 
 def run(plan: Plan) -> Verdict:
@@ -147,10 +150,9 @@ def run(plan: Plan) -> Verdict:
         pieces += [_piece(plan, life, dtype) for dtype in recorded]
     if not pieces:
         raise CannotRun("; ".join(skipped.values()) or "There is no tape in these precisions.")
-    pieces.sort(key=lambda piece: (-piece.arguments[2].__sizeof__(), piece.name))
-    lived = [_lived(plan, tape) for tape in run_all(live_once, pieces, plan.jobs)]
-    order = {piece.name: i for i, piece in enumerate(sorted(pieces, key=lambda piece: piece.name))}
-    lived.sort(key=lambda one: order[f"{one.life} in {one.dtype}"])
+    pieces.sort(key=lambda piece: -piece.steps * sum(array.size for array in piece.arguments[2].values()))
+    lived = [_lived(plan, tape) for tape in run_all(live_once, pieces, plan.jobs)]  # the longest first
+    lived.sort(key=lambda one: (KINDS.index(one.kind), one.dtype, one.life))
     return Verdict(lived, skipped, time.perf_counter() - started)
 
 

@@ -52,11 +52,11 @@ def live(
     of: Life,
     dtype: str,
     params: Arrays,
-    beside: Tape,
+    beside: Tape | None = None,
     edits: Sequence[Edit] = (),
     tell: Callable[[int], Any] = _silent,
 ) -> Tape:
-    """Lives beside a tape, until its end or some steps after the first different action.
+    """Lives beside a tape, until its end or some steps after the first different action; or alone, to the end.
 
     Args:
         of: the life.
