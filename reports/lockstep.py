@@ -100,17 +100,29 @@ def _key(tape: Tape, edits: Sequence[Edit]) -> str:
     return found.hexdigest()[:16]
 
 
-def live_once(
+def _kept(kept: Path, beside: Tape, edits: Sequence[Edit]) -> Path:
+    """Where the port's life beside a tape is kept."""
+    return kept / f"{beside.name}.{_key(beside, edits)}.safetensors"
+
+
+def live_and_keep(
     life: Life, dtype: str, params: Arrays, beside: Tape, edits: Sequence[Edit], kept: Path, tell: Callable[[int], Any]
 ) -> Tape:
-    """The port's life beside a tape; taken from `kept` where the same port has lived it before."""
-    path = kept / f"{beside.name}.{_key(beside, edits)}.safetensors"
-    if path.is_file():
-        tell(beside.steps)
-        return tape_from(path.read_bytes(), life, dtype, 0)
+    """The port's life beside a tape, written down as soon as it is over."""
     tape = port_life.live(life, dtype, params, beside, edits, tell)
-    write_atomically(path, tape_bytes(tape))
+    write_atomically(_kept(kept, beside, edits), tape_bytes(tape))
     return tape
+
+
+def lived_before(pieces: Sequence[Piece]) -> dict[str, Tape]:
+    """The lives that the same port has lived before, by the names of their pieces."""
+    found = {}
+    for piece in pieces:
+        life, dtype, _, beside, edits, kept = piece.arguments
+        path = _kept(kept, beside, edits)
+        if path.is_file():
+            found[piece.name] = tape_from(path.read_bytes(), life, dtype, 0)
+    return found
 
 
 def _piece(plan: Plan, life: Life, dtype: str) -> Piece:
@@ -151,7 +163,11 @@ def run(plan: Plan) -> Verdict:
     if not pieces:
         raise CannotRun("; ".join(skipped.values()) or "There is no tape in these precisions.")
     pieces.sort(key=lambda piece: -piece.steps * sum(array.size for array in piece.arguments[2].values()))
-    lived = [_lived(plan, tape) for tape in run_all(live_once, pieces, plan.jobs)]  # the longest first
+    before = lived_before(pieces)
+    new = run_all(
+        live_and_keep, [piece for piece in pieces if piece.name not in before], plan.jobs
+    )  # the longest first
+    lived = [_lived(plan, tape) for tape in (*before.values(), *new)]
     lived.sort(key=lambda one: (KINDS.index(one.kind), one.dtype, one.life))
     return Verdict(lived, skipped, time.perf_counter() - started)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from parity.lockstep import FLOOR, Comparison
+from parity.lockstep import Comparison
 from parity.store import canonical, write_atomically
 from parity.tape_store import TapeStore
 from reports import page
@@ -67,26 +67,26 @@ def _panel(axes: Any, group: Group) -> None:
     axes.set_visible(True)
     for one in group.lived:
         for label, other in one.own.items():
-            is_moved = label.startswith("moved")
-            text = "original, moved by one unit in the last place" if is_moved else "original in float64"
-            _line(axes, other, ORANGE if is_moved else GREEN, text, 0.9)
-        _line(axes, one.port, BLUE, "port", 1.3)
+            if label.startswith("moved"):
+                _line(axes, other, ORANGE, "original, moved by one unit in the last place", 0.9, 5)
+            else:
+                _line(axes, other, GREEN, "original in float64", 3.0, 9)
+        _line(axes, one.port, BLUE, "port", 1.1, 4)
     axes.set(yscale="log", xlim=(0, max(one.port.steps for one in group.lived)))
     axes.set_title(f"{group.kind.replace('_', '-')}, {group.dtype}", fontsize=9, loc="left")
-    axes.set_xlabel("step", fontsize=8)
+    axes.set_xlabel("step; a dot at the first different action", fontsize=8)
     axes.set_ylabel("drift / norm of parameters", fontsize=8)
     axes.tick_params(labelsize=7)
     axes.grid(color="#999999", alpha=0.3, lw=0.6)
 
 
-def _line(axes: Any, compared: Comparison, colour: str, label: str, width: float) -> None:
-    steps, drift = np.arange(compared.steps) + 1, np.maximum(compared.drift, FLOOR[compared.dtype] / 10)
-    axes.plot(steps, drift, color=colour, lw=width, alpha=0.8, label=label)
+def _line(axes: Any, compared: Comparison, colour: str, label: str, width: float, size: float) -> None:
+    steps = np.arange(compared.steps) + 1
+    drift = np.where(compared.drift > 0, compared.drift, np.nan)  # none before anything is learned
+    axes.plot(steps, drift, color=colour, lw=width, alpha=0.8 if width < 2 else 0.45, label=label)
     if compared.first is not None:
         at = compared.first.step
-        axes.plot(
-            [at + 1], [drift[at]], "o", color=colour, ms=5, label=f"first different action, {label.split(',')[0]}"
-        )
+        axes.plot([at + 1], [drift[at]], "o", color=colour, ms=size)
 
 
 def _first(compared: Comparison) -> dict[str, Any] | None:
