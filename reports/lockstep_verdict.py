@@ -66,6 +66,11 @@ class Lived:
             raise CannotRun(f"{self.life}: nothing is learned in {self.port.steps} steps; give --steps more.")
 
 
+def counted(lives: int) -> str:
+    """So many lives."""
+    return "1 life" if lives == 1 else f"{lives} lives"
+
+
 def in_words(step: float) -> str:
     """A step, or that there is none."""
     return "none" if np.isinf(step) else f"step {step:.0f}" if step == int(step) else f"step {step:.1f}"
@@ -125,7 +130,7 @@ class Group:
 
     def sentence(self) -> str:
         """The verdict in words."""
-        lives = f"{len(self.lived)} {'life' if len(self.lived) == 1 else 'lives'} of {self.lived[0].port.steps} steps"
+        lives = f"{counted(len(self.lived))} of up to {max(one.port.steps for one in self.lived)} steps"
         first = f"first different action: {in_words(self.first)}"
         own = f"the original against itself: {in_words(self.own_first)}"
         drift = f"drift {self.ratio:.2g} times the original's own (at most {DRIFT_LIMIT:g})"
@@ -162,5 +167,5 @@ class Verdict:
         """The verdict in one line."""
         count = sum(one.port.actions for one in self.lived)
         wrong = [f"{group.kind} in {group.dtype}" for group in self.groups if not group.is_equal]
-        lived = f"{len(self.lived)} lives lived beside the original's, {count:,} actions alike"
+        lived = f"{counted(len(self.lived))} lived beside the original's, {count:,} actions alike"
         return f"{lived}: {'different in ' + ', '.join(wrong) if wrong else 'in lockstep'}."
