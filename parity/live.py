@@ -36,11 +36,6 @@ class NoLiveReference(CannotRun):
 @lru_cache(maxsize=1)
 def live_reference() -> Implementation:
     """The original where it can be imported, else the stand-in; one for a whole process, since it compiles."""
-    speaking = _found()
-    return getattr(speaking, "compiled_quickly", speaking)
-
-
-def _found() -> Implementation:
     with contextlib.suppress(CannotRun):
         return load("original")
     try:

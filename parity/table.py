@@ -80,8 +80,14 @@ def provenance(store: Store, implementation: str, description: str) -> str:
     commit = store.manifest["original"]["commit"][:7]
     return (
         f"{implementation} ({description}) against the recorded original: disco_rl commit {commit}, "
-        f"jax {store.manifest['packages']['jax']}"
+        f"jax {store.manifest['packages']['jax']} ({notebooks_in_words(store.layers())})"
     )
+
+
+def notebooks_in_words(layers: Iterable[str]) -> str:
+    """Which of some layers are none of the original's package."""
+    found = [name for name in layers if REGISTRY[name].notebook]
+    return f"from its notebooks, put together here from its package's functions: {', '.join(found)}"
 
 
 def coverage(implementation: Implementation) -> str:

@@ -59,13 +59,9 @@ def pull_back(
 
 
 PROGRAMS = 96  # kept at once; each holds many memory maps, of which a process may have 65,530
-# Checks compile much and run little: without LLVM's optimisations they take half the time, and without XLA's newer code
-# generator a quarter. Both change how numbers round: the first in float32 by more than the goldens' budgets allow, the
-# second in a few gradients in float64 too. So a candidate leaves out the first in float64 only; a live reference, whose
-# exactness is measured, leaves out both.
-UNOPTIMISED = {"xla_backend_optimization_level": 0}
-QUICK = {**UNOPTIMISED, "xla_cpu_use_fusion_emitters": False}
-AS_USERS_DO: dict[str, dict[str, Any]] = {}
+# Checks compile much and run little: without LLVM's optimisations and XLA's newer code generator they take a quarter of
+# the time. That rounds otherwise; goldens are compiled as users do, and say how far this moves the original.
+QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
 
 @functools.cache
@@ -85,24 +81,18 @@ def on_host(layer: LayerFn) -> LayerFn:
 
 
 class JaxImplementation:
-    """A named set of layers written in JAX; the harness's contract, and what the recorder needs besides.
+    """A named set of layers written in JAX; the harness's contract, and what the recorder needs besides."""
 
-    Attributes:
-        compiler_options: XLA's for each dtype.
-    """
-
-    def __init__(self, name: str, description: str, layers: Mapping[str, LayerFn]):
-        """Takes the layers by name."""
+    def __init__(self, name: str, description: str, layers: Mapping[str, LayerFn], quick: bool = True):
+        """Takes the layers by name, and whether to compile them quickly."""
         self.name, self.description, self.layers = name, description, dict(layers)
-        self.compiler_options: dict[str, dict[str, Any]] = {"float64": UNOPTIMISED}
+        self.quick = quick
         self._compiled = functools.lru_cache(maxsize=PROGRAMS)(self._compile)
 
     @functools.cached_property
-    def compiled_quickly(self) -> JaxImplementation:
-        """The same layers, compiled quickly in either precision: for a live reference, whose exactness is measured."""
-        other = JaxImplementation(self.name, self.description, self.layers)
-        other.compiler_options = {"float64": QUICK, "float32": QUICK}
-        return other
+    def as_users_compile(self) -> JaxImplementation:
+        """The same layers, compiled as users do: the originals of the goldens."""
+        return JaxImplementation(self.name, self.description, self.layers, quick=False)
 
     def forget_programs(self) -> None:
         """Drops what was compiled; each program holds memory maps."""
@@ -117,9 +107,10 @@ class JaxImplementation:
                 return bound(inputs), {}
             return pull_back(bound, inputs, cotangents, wrt)
 
-        options = {k: v for k, v in self.compiler_options.get(dtype, {}).items() if is_known(k)}
-        is_on_host = getattr(self.layers[layer], "is_on_host", False)
-        return jax.jit(call, compiler_options=options) if jit and not is_on_host else call
+        if not jit or getattr(self.layers[layer], "is_on_host", False):
+            return call
+        options = {option: value for option, value in QUICK.items() if self.quick and is_known(option)}
+        return jax.jit(call, compiler_options=options)
 
     def evaluate(
         self,

@@ -1,9 +1,10 @@
 """Records one case: the original's answers, and how exact they are.
 
-In float64 the inputs are moved by one unit in the last place, and the original is run eagerly beside jitted: what its
-answers move by is its sensitivity. In float32 its own distance to the float64 truth is measured, at the inputs and at
-inputs moved by one float32 unit in the last place (each against the truth at those same inputs), as XLA compiles it by
-default and without XLA's optimisations: how one order of summation rounds on one input is luck.
+In float64 the inputs are moved by one unit in the last place, and the original is compiled in two ways (as users do,
+which gives the goldens, and quickly), and run eagerly beside jitted: what its answers move by is its sensitivity. In
+float32 its own distance to the float64 truth is measured, at the inputs and at inputs moved by one float32 unit in the
+last place (each against the truth at those same inputs), compiled in both ways: how one order of summation rounds on
+one input is luck. Layers whose values move in steps are measured a little further beside as well (`spread32`).
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from parity.layers.draw import case_cotangents, generator, jittered
+from parity.layers.draw import case_cotangents, generator, jittered, shifted
 from parity.layers.spec import Arrays, Case, Layer, Settings
 from parity.store import Accuracy, Golden, reduced
 from reference.execution import JaxImplementation
 
 JITTERS = 6
 JITTERS_IN_FLOAT32 = 12
-JITTERS_AT_FULL_SIZE = 2
+JITTERS_IN_FLOAT32_AT_FULL_SIZE = 2
 AT_BRANCH = 1e-12
 TOLERANCE = 1e-12
 
@@ -55,17 +56,15 @@ class Measurement:
         """Takes the case with its inputs made; `eager` says whether to run it op by op as well, which is slow."""
         self.eager = eager
         self.original, self.layer, self.case = original, layer, case
-        self.unoptimised = original.compiled_quickly
         self.inputs, self.settings = inputs, settings
         self.wrt = layer.differentiable(settings) if case.gradients else []
         self.cotangents = case_cotangents(layer, case.name, settings) if self.wrt else {}
         self.rng = generator(layer.name, case.name, "jitter")
-        self.jitters = JITTERS if case.stored else JITTERS_AT_FULL_SIZE
-        self.jitters_in_float32 = JITTERS_IN_FLOAT32 if case.stored else JITTERS_AT_FULL_SIZE
+        self.jitters_in_float32 = JITTERS_IN_FLOAT32 if case.stored else JITTERS_IN_FLOAT32_AT_FULL_SIZE
 
-    def at(self, inputs: Arrays, dtype: str, jit: bool = True, optimised: bool = True) -> dict[str, Arrays]:
+    def at(self, inputs: Arrays, dtype: str, jit: bool = True, quick: bool = False) -> dict[str, Arrays]:
         """Values and VJPs, large arrays as sketches; VJPs in float64 only."""
-        original = self.original if optimised else self.unoptimised
+        original = self.original if quick else self.original.as_users_compile
         wrt = self.wrt if dtype == "float64" else []
         cotangents = self.cotangents if wrt else None
         values, vjps = original.evaluate(self.layer.name, inputs, self.settings, dtype, cotangents, wrt, jit=jit)
@@ -79,15 +78,18 @@ class Measurement:
         truth = self.at(self.inputs, "float64")
         self._check_outputs(truth["value"])
         branch = near_branch(self.layer, self.inputs, self.settings)
-        neighbours = [self.at(jittered(self.inputs, "float64", self.rng), "float64") for _ in range(self.jitters)]
-        eager = [self.at(self.inputs, "float64", jit=False)] if self.eager else []
+        near = [jittered(self.inputs, "float64", self.rng) for _ in range(JITTERS)]
+        neighbours = [self.at(x, "float64", quick=quick) for x in near for quick in (False, True)]
+        here = [self.at(self.inputs, "float64", quick=True)]
+        if self.eager:
+            here.append(self.at(self.inputs, "float64", jit=False))
         at_a_branch = any(branch.values())
         distance = self._distances(truth)
         accuracy = {
             kind: {
                 name: Accuracy(
                     scale(ref),
-                    self._sensitivity(kind, name, ref, eager if at_a_branch else [*eager, *neighbours]),
+                    self._sensitivity(kind, name, ref, here if at_a_branch else [*here, *neighbours]),
                     distance.get(name) if kind == "value" else None,
                 )
                 for name, ref in truth[kind].items()
@@ -138,12 +140,10 @@ class Measurement:
         if "float32" not in self.case.dtypes:
             return {}
         near = [jittered(self.inputs, "float32", self.rng) for _ in range(self.jitters_in_float32)]
+        if self.layer.spread32:
+            near += [shifted(self.inputs, self.layer.spread32, self.rng) for _ in near]
         known = [(self.inputs, truth["value"]), *((x, self.at(x, "float64")["value"]) for x in near)]
-        pairs = [
-            (ref, self.at(x, "float32", optimised=optimised)["value"])
-            for x, ref in known
-            for optimised in (True, False)
-        ]
+        pairs = [(ref, self.at(x, "float32", quick=quick)["value"]) for x, ref in known for quick in (False, True)]
         if self.eager:
             pairs.append((truth["value"], self.at(self.inputs, "float32", jit=False)["value"]))
         return {

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.layers import REGISTRY
+from parity.layers.spec import from_notebooks
 from parity.store import FIXTURES, FORMAT, FixtureError, Store, canonical, file_name, manifest_bytes, write_atomically
 from reference import identity, weights
 from reference.execution import FLAGS
@@ -29,6 +30,8 @@ RULES = {
     "made_from_seed": "inputs of cases with stored = false are made again by that rule and checked by digest",
     "meta_params": "'seeded' weights follow the same rule; 'disco103' names the published file by its sha256",
     "sketch": "float arrays of more than 2,048 elements are kept as 256 sums with random signs (parity/store.py)",
+    "notebooks": "reference/original/ puts the package's functions together as the notebooks do, "
+    "which are not installed: " + ", ".join(from_notebooks()),
     "teacher_forced": "reference/life.py and parity/teacher.py: the original's own learner step on 5x5 Catch",
 }
 

@@ -59,12 +59,16 @@ def cases(layer: Layer, traced: Traced) -> list[tuple[Case, Arrays, Settings, st
 
 
 def original() -> Any:
-    """The original, compiled as its users compile it."""
-    from reference.execution import AS_USERS_DO
+    """The original."""
     from reference.original import implementation
 
-    implementation.compiler_options = AS_USERS_DO
     return implementation
+
+
+def forget_programs() -> None:
+    """Drops what was compiled for a layer."""
+    for compiled in (original(), original().as_users_compile):
+        compiled.forget_programs()
 
 
 def record_layer(layer: Layer, traced: Traced) -> list[Golden]:
@@ -88,7 +92,7 @@ def real_learner_step() -> Traced:
     from reference.life import root
 
     inputs, settings = root()
-    return trace(lambda layer, x, s: original().run(layer, x, s, "float64"), inputs, settings)
+    return trace(lambda layer, x, s: original().as_users_compile.run(layer, x, s, "float64"), inputs, settings)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -102,8 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     traced = real_learner_step() if waiting else {}
     for name in waiting:
         goldens = record_layer(REGISTRY[name], traced)
-        for compiled in (original(), original().compiled_quickly):
-            compiled.forget_programs()
+        forget_programs()
         refuse_the_port()
         write_atomically(chosen.out / file_name(name), layer_bytes(goldens))
         entries = {golden.case: describe(golden) for golden in goldens}

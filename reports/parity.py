@@ -22,7 +22,7 @@ from parity.check import Outcome, WeightsMissing, check_layer, disco103
 from parity.compare import Row
 from parity.implementation import CannotRun, load
 from parity.store import FixtureError, Store, write_atomically
-from parity.table import COLUMNS, LayerSummary, summarise
+from parity.table import COLUMNS, LayerSummary, notebooks_in_words, summarise
 from reports import page
 
 COLOURS = {("value", "float64"): "#2a78d6", ("vjp", "float64"): "#7a4fc4", ("value", "float32"): "#d97a1f"}
@@ -118,6 +118,7 @@ def section(implementation_name: str, out: Path) -> page.Section:
         provenance=[
             ("candidate", f"{implementation.name} ({implementation.description})"),
             ("reference", f"the original, recorded: {original['repository']} at {original['commit']}"),
+            ("of which", notebooks_in_words(store.layers())),
             ("recorded with", ", ".join(f"{name} {packages[name]}" for name in RECORDED_WITH)),
             ("weights", weights_in_words(outcome)),
         ],

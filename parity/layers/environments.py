@@ -138,6 +138,7 @@ register(
             Case("one_at_a_time", {"E": 1, "L": 2}),
             Case("notebook_seed", {"S": 40, "E": 2, "L": 2, "G": 64, "capacity": 64}, (whole(17, "seed"),)),
         ),
+        notebook="eval",
     )
 )
 register(
@@ -158,5 +159,6 @@ register(
             Case("ends_at_every", edits=(edits.terminal("every", "discounts"),)),
             Case("never_ends", edits=(edits.terminal("none", "discounts"),)),
         ),
+        notebook="eval",
     )
 )

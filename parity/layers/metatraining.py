@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from parity.layers import edits, params
@@ -15,6 +17,9 @@ from parity.layers.learning import (
     meta_state,
     optimiser_state,
     tree,
+)
+from parity.layers.learning import (
+    FULL as FULL_SIZE,
 )
 from parity.layers.spec import Arrays, Case, Edit, Layer, Settings, Spec, fixed, register, smooth
 from parity.layers.values import ema, fresh
@@ -145,6 +150,10 @@ def _fresh_value(inputs: Arrays, settings: Settings, rng: np.random.Generator) -
 
 
 BOTH_ALIVE = alive("train", "valid")
+FRESH = (BOTH_ALIVE, *FRESH_LEARNER, _fresh_value)
+FULL: Settings = {**FULL_SIZE, "obs": (5, 5, 1), "T": 5, "B": 3}
+REAL: dict[str, Any] = {"meta_params": "disco103", "stored": False, "dtypes": ("float64",), "gradients": False}
+STEPS = {"one_step": 1, "five_steps": 5}
 register(
     Layer(
         "meta_train/outer_loss",
@@ -156,11 +165,13 @@ register(
         (
             # In float32 a fresh agent's first update stands on the clip bound, and its derivative is a matter of
             # rounding (see `port.meta_gradient`): judged in float64.
-            Case("fresh_agent", {}, (BOTH_ALIVE, *FRESH_LEARNER, _fresh_value), dtypes=("float64",), gradients=False),
+            Case("fresh_agent", {}, FRESH, dtypes=("float64",), gradients=False),
             Case("later_in_life", {}, (BOTH_ALIVE,), dtypes=("float64",), gradients=False),
             Case("one_inner_step", {"S": 1}, (BOTH_ALIVE,), gradients=False),
+            *(Case(f"disco103_{name}", {**FULL, "S": steps}, FRESH, **REAL) for name, steps in STEPS.items()),
         ),
         ("agent/learner_step", "meta_train/value_fn", "ops/entropy", "ops/kl"),
+        notebook="meta_train",
     )
 )
 register(
@@ -187,5 +198,6 @@ register(
             Case("tiny_gradients", edits=(edits.scaled(1e-7, "grads/0/first/w", "grads/1/first/w"),), gradients=False),
         ),
         ("meta_train/outer_loss",),
+        notebook="meta_train",
     )
 )

@@ -192,5 +192,6 @@ register(
             Case("full_size", FULL_SIZE, (fresh_optimiser, *FRESH_STATE), stored=False, gradients=False),
         ),
         ("nets/mlp", "actor_critic/unroll", "actor_critic/agent_loss", "optim/update"),
+        spread32=1e-4,
     )
 )

@@ -119,6 +119,11 @@ class Layer:
         branches: inputs -> margin of each element to a branch (a tie, a clip bound, a bin edge, a kink at 0),
             relative to the size of what is compared; None where the layer has none of its own.
         tolerance64: share of an output's scale that it may differ by in float64.
+        spread32: how far beside its inputs (as a share of them) the original's distance from the truth in float32 is
+            measured too. Where a value moves in steps (the inverse of the signed hyperbolic magnifies one unit in the
+            last place 500 times), its error at one input, and a unit beside it, is luck.
+        notebook: the original's notebook that defines this layer, if it is none of its package's: goldens then come
+            from the package's functions in the notebook's order, put together in `reference/original/`.
     """
 
     name: str
@@ -130,6 +135,8 @@ class Layer:
     upstream: tuple[str, ...] = ()
     branches: Callable[[Arrays, Settings], dict[str, np.ndarray]] | None = None
     tolerance64: float = 1e-12
+    spread32: float = 0.0
+    notebook: str = ""
 
     def case_settings(self, case: Case) -> Settings:
         """The layer's settings with what the case changes."""
@@ -151,6 +158,11 @@ def register(layer: Layer) -> None:
     if layer.name in REGISTRY:
         raise ValueError(f"Layer {layer.name} is registered twice.")
     REGISTRY[layer.name] = layer
+
+
+def from_notebooks() -> list[str]:
+    """Layers that the original defines in a notebook."""
+    return [name for name, layer in REGISTRY.items() if layer.notebook]
 
 
 def upstream(layer: str) -> set[str]:

@@ -18,6 +18,7 @@ from port.meta_train.workers import Workers
 from port.types import Logs, Params
 
 NEVER = -1
+FIRST_SEED = 1_000  # of the fresh agents: `port.evaluate` counts from 0, and no rule is chosen on what it is judged by
 
 
 class Files(NamedTuple):
@@ -89,7 +90,8 @@ def log_row(step: int, contributions: list[Contribution], logs: Logs) -> dict[st
 
 def evaluate(config: MetaTrainConfig, workers: Workers, meta_params: Params, step: int, log: CsvLog) -> float:
     """Lets fresh agents learn by the rule; the score is the mean catch rate of their whole lives."""
-    tasks = [(board, seed) for board in config.evaluate_boards for seed in range(config.evaluate_seeds)]
+    seeds = range(FIRST_SEED, FIRST_SEED + config.evaluate_seeds)
+    tasks = [(board, seed) for board in config.evaluate_boards for seed in seeds]
     scores = workers.evaluate(meta_params, tasks)
     for (board, seed), score in zip(tasks, scores, strict=True):
         log.add({"step": step, "board": board, "seed": seed, **score._asdict()})
