@@ -116,6 +116,7 @@ def summary(verdict: Verdict) -> dict[str, Any]:
                 "actions": group.actions,
                 "first_different_step": _finite(group.first),
                 "own_first_different_step": _finite(group.own_first),
+                "moved_first_different_step": _finite(group.moved_first),
                 "drift_ratio": _finite(group.ratio),
                 "distance_to_float64": _finite(group.to_truth),
                 "worst_loss_difference": group.worst_loss,

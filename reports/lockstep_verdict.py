@@ -73,6 +73,8 @@ def counted(lives: int) -> str:
 
 def in_words(step: float) -> str:
     """A step, or that there is none."""
+    if np.isnan(step):
+        return "not known"
     return "none" if np.isinf(step) else f"step {step:.0f}" if step == int(step) else f"step {step:.1f}"
 
 
@@ -93,6 +95,12 @@ class Group:
     def own_first(self) -> float:
         """The same for the original against itself."""
         return float(np.median([one.own_first for one in self.lived]))
+
+    @property
+    def moved_first(self) -> float:
+        """The same where only moved lives of the original count, all of them."""
+        every = [other for one in self.lived for label, other in one.own.items() if label.startswith("moved")]
+        return float(np.median([other.first_step for other in every])) if every else float("nan")
 
     @property
     def ratio(self) -> float:
@@ -133,6 +141,8 @@ class Group:
         lives = f"{counted(len(self.lived))} of up to {max(one.port.steps for one in self.lived)} steps"
         first = f"first different action: {in_words(self.first)}"
         own = f"the original against itself: {in_words(self.own_first)}"
+        if self.moved_first != self.own_first:
+            own += f" (its moved lives alone: {in_words(self.moved_first)})"
         drift = f"drift {self.ratio:.2g} times the original's own (at most {DRIFT_LIMIT:g})"
         if self.to_truth > 0:
             drift += f"; {self.to_truth:.2g} times as far as it from its float64 life"

@@ -137,6 +137,14 @@ def test_float32_may_part_no_earlier_than_the_original_from_itself_in_the_median
     assert group(firsts, own_firsts).is_equal is is_equal
 
 
+def test_the_original_in_float64_counts_as_the_original_itself():
+    own = {"moved 1": compared(8), "in float64": compared(3)}
+    of = Group("kind", "float32", [Lived("kind", "a", "float32", compared(4), own)])
+    assert of.is_equal
+    assert (of.own_first, of.moved_first) == (4, 9)
+    assert "step 4 (its moved lives alone: step 9)" in of.sentence()
+
+
 def test_float64_may_not_part_at_all_unless_the_original_parts_from_itself():
     assert not group([9], [None], "float64").is_equal
     assert not group([None, None, 9], [None, None, None], "float64").is_equal
