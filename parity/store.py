@@ -41,16 +41,16 @@ def digest(array: np.ndarray) -> str:
     return hashlib.sha256(header + array.tobytes()).hexdigest()
 
 
-def sketch(array: np.ndarray) -> np.ndarray:
-    """Folds a large array into 256 sums of its elements with random signs.
+def sketch(array: np.ndarray, width: int = SKETCH_WIDTH) -> np.ndarray:
+    """Folds a large array into 256 (or `width`) sums of its elements with random signs.
 
     An error in any single element shows, undiminished, in one of the sums.
     """
     flat = np.asarray(array, np.float64).reshape(-1)
     signs = generator("sketch", str(flat.size)).integers(0, 2, flat.size) * 2.0 - 1.0
-    padded = np.zeros(-(-flat.size // SKETCH_WIDTH) * SKETCH_WIDTH)
+    padded = np.zeros(-(-flat.size // width) * width)
     padded[: flat.size] = flat * signs
-    return padded.reshape(-1, SKETCH_WIDTH).sum(axis=0)
+    return padded.reshape(-1, width).sum(axis=0)
 
 
 def reduced(array: np.ndarray) -> np.ndarray:

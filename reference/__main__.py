@@ -5,6 +5,7 @@ Example:
     python -m reference weights --download
     python -m reference record --check
     python -m reference curves --weights disco103 --seeds 10
+    python -m reference tape embedded --seeds 0,1
 """
 
 import argparse
@@ -16,6 +17,7 @@ COMMANDS = {
     "curves": "let the original learn Catch and keep its curves",
     "doctor": "what this machine has of the original, and what is missing",
     "record": "run the original and write the goldens",
+    "tape": "run the original on Catch and write its lives",
     "weights": "find and verify Disco103's weights",
 }
 

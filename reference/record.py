@@ -54,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
     """Records; 0 done or nothing would change, 1 something would change, 2 could not run."""
     try:
         names = _chosen(args.layers)
-        _require_original()
+        require_original()
+        weights.find_weights(download=False)
         folder = _work_folder(args.out)
         recorded = _record_twice(names, folder)
         if args.check:
@@ -77,11 +78,11 @@ def _chosen(layers: list[str]) -> list[str]:
     return layers or list(REGISTRY)
 
 
-def _require_original() -> None:
+def require_original() -> None:
+    """Raises RecordError unless the genuine original is installed."""
     found = identity.identify()
     if found.state != "genuine":
         raise RecordError(f"goldens are recorded from the genuine original only. {found.message}")
-    weights.find_weights(download=False)
 
 
 def _work_folder(root: Path) -> Path:
@@ -90,7 +91,7 @@ def _work_folder(root: Path) -> Path:
     What was recorded by other code, or with other versions, is thrown away.
     """
     folder = root / ".recording"
-    key = hashlib.sha256(canonical(_provenance()).encode())
+    key = hashlib.sha256(canonical(provenance()).encode())
     for package in ("parity", "reference"):
         for path in sorted((HERE.parent / package).rglob("*.py")):
             key.update(path.read_bytes())
@@ -171,7 +172,8 @@ def _report_changes(root: Path, folder: Path, recorded: dict[str, Any]) -> int:
     return 1 if found else 0
 
 
-def _provenance() -> dict[str, Any]:
+def provenance() -> dict[str, Any]:
+    """Where a recording comes from: the original, versions, flags."""
     table = identity.load_table()
     return {
         "format": FORMAT,
@@ -186,11 +188,11 @@ def _provenance() -> dict[str, Any]:
 
 
 def _write(root: Path, folder: Path, recorded: dict[str, Any], partial: bool) -> None:
-    provenance = _provenance()
+    found = provenance()
     layers: dict[str, Any] = {}
     if partial and (root / "manifest.json").exists():
         before = Store(root).manifest
-        stale = [key for key in ("original", "packages", "flags") if before[key] != provenance[key]]
+        stale = [key for key in ("original", "packages", "flags") if before[key] != found[key]]
         if stale:
             raise RecordError(f"the other layers were recorded with other {', '.join(stale)}; record all again.")
         layers = {name: value for name, value in before["layers"].items() if name in REGISTRY}
@@ -199,7 +201,7 @@ def _write(root: Path, folder: Path, recorded: dict[str, Any], partial: bool) ->
         write_atomically(root / "golden" / file_name(name), content)
         layers[name] = {"sha256": hashlib.sha256(content).hexdigest(), "cases": cases}
     order = [name for name in REGISTRY if name in layers]
-    write_atomically(root / "manifest.json", manifest_bytes({**provenance, "order": order, "layers": layers}))
+    write_atomically(root / "manifest.json", manifest_bytes({**found, "order": order, "layers": layers}))
     _remove_stale(root / "golden", {file_name(name) for name in layers})
 
 

@@ -60,7 +60,8 @@ def _loss(x: Tensors, s: Settings) -> Tensors:
     return {"loss": loss, **below("log", logs)}
 
 
-def _agent(s: Settings) -> Agent:
+def actor_critic_agent(s: Settings) -> Agent:
+    """An agent with the actor-critic rule for the harness's settings."""
     rule, net = _rule(s), AgentNetConfig(dense=tuple(s["dense"]))
     config = AgentConfig(s["learning_rate"], s["max_abs_update"], rule.hyper, rule.rule, net=net)
     return Agent(config, obs_spec=tuple(s["obs"]), num_actions=s["A"])
@@ -68,7 +69,7 @@ def _agent(s: Settings) -> Agent:
 
 @layer("agent/actor_critic_step")
 def _actor_critic_step(x: Tensors, s: Settings) -> Tensors:
-    agent = _agent(s)
+    agent = actor_critic_agent(s)
     table = names.agent_names(agent.config.net, agent.rule.heads(s["A"]))
     before = LearnerState(to_ours("params", x, table), adam_state(x, table), _state(x))
     after, logs = agent.learner_step(rollout(x), before, is_meta_training=s["is_meta_training"])

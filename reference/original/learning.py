@@ -202,8 +202,8 @@ def agent_loss_no_meta(x: Tensors, s: Settings) -> Tensors:
     return {"loss": loss, **{f"log/{name}": value for name, value in log.items()}}
 
 
-def actor_step(x: Tensors, s: Settings) -> Tensors:
-    """The actor's step, its Gumbel noise given."""
+def act(agent: agent_lib.Agent, x: Tensors) -> Tensors:
+    """An agent's actor step, its Gumbel noise given."""
     step_type = jnp.where(x["is_last"], int(StepType.LAST), int(StepType.MID))
     timestep = types.EnvironmentTimestep(
         observation=x["observation"], step_type=step_type, reward=jnp.zeros(x["is_last"].shape)
@@ -213,8 +213,13 @@ def actor_step(x: Tensors, s: Settings) -> Tensors:
         return x["gumbel"].reshape(shape).astype(dtype)
 
     with mock.patch.object(jax._src.random, "gumbel", gumbel):
-        step, _ = agent_for(s).actor_step(nested("params", x), jax.random.PRNGKey(0), timestep, {})
+        step, _ = agent.actor_step(nested("params", x), jax.random.PRNGKey(0), timestep, {})
     return {"actions": step.actions, "discounts": step.discounts, **step.agent_outs}
+
+
+def actor_step(x: Tensors, s: Settings) -> Tensors:
+    """The actor's step."""
+    return act(agent_for(s), x)
 
 
 def _rollout(x: Tensors) -> types.ActorRollout:

@@ -101,16 +101,26 @@ def _agent(settings: str) -> agent_lib.Agent:
     )
 
 
+def agent_for(s: Settings) -> agent_lib.Agent:
+    """The original's agent with the actor-critic rule for our settings."""
+    return _agent(json.dumps(s, sort_keys=True))
+
+
+def flat_learner_state(state: agent_lib.LearnerState) -> Tensors:
+    """What such an agent's learner carries on."""
+    rest = {**learning._flat_adam(state.opt_state[0]), **_flat_meta_state(state.meta_state)}
+    return {**flattened("params", state.params), **rest}
+
+
 def actor_critic_step(x: Tensors, s: Settings) -> Tensors:
     """One learner step of an agent with the actor-critic rule."""
-    agent = _agent(json.dumps(s, sort_keys=True))
+    agent = agent_for(s)
     params = nested("params", x)
     optimiser = (learning._adam_state(x), *agent._optimizer.init(params)[1:])
     before = agent_lib.LearnerState(params=params, opt_state=optimiser, meta_state=_meta_state(x))
     after, _, log = agent.learner_step(None, learning._rollout(x), before, {}, {}, s["is_meta_training"])
     logs = {f"log/{name}": value for name, value in log.items() if name != "meta_out"}
-    state = {**learning._flat_adam(after.opt_state[0]), **_flat_meta_state(after.meta_state)}
-    return {**flattened("params", after.params), **state, **logs}
+    return {**flat_learner_state(after), **logs}
 
 
 LAYERS = {

@@ -1,0 +1,181 @@
+"""When are two lives the same? The verdict of lockstep, over lives of one kind and precision.
+
+float64: no action differs, as long as the original does not part from itself. float32: actions part, in the median over
+lives, no earlier than the original parts from itself. Both: until then the parameters drift no further apart than a few
+times what the original's own do, which tells within a few learner steps what actions tell later.
+
+The original parts from itself where its initial parameters are moved by one unit in the last place, and, in float32,
+where it computes in float64 instead: it rounds at every step, not only at the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from parity.implementation import CannotRun
+from parity.lockstep import Comparison, drift_ratio
+
+DRIFT_LIMIT = 20.0  # times the original's own
+# In float64, of the step at which the original parts from itself, where it does. What grows to a different action in
+# half the time was about 1e-8 when the original was moved by 1e-16: no rounding.
+EARLIEST = 0.5
+
+
+@dataclass(frozen=True)
+class Lived:
+    """A life of the port beside the original's tape.
+
+    Attributes:
+        kind: of the life.
+        life: its name.
+        dtype: of port and tape.
+        port: against the tape.
+        own: the original's other lives against the same tape, by what is different in them.
+        to_truth: in float32, how far the port is from the original's float64 life, in times of the original's own
+            distance in float32; NaN if not known.
+    """
+
+    kind: str
+    life: str
+    dtype: str
+    port: Comparison
+    own: dict[str, Comparison]
+    to_truth: float = float("nan")
+
+    @property
+    def own_first(self) -> float:
+        """The step at which the original first parts from itself, infinity if it does not."""
+        return min(other.first_step for other in self.own.values())
+
+    @property
+    def ratio(self) -> float:
+        """How many times further the port drifts than the original from itself."""
+        return drift_ratio(self.port, list(self.own.values()))
+
+    def check(self) -> None:
+        """Raises CannotRun where there is nothing to judge by."""
+        if not self.own:
+            raise CannotRun(
+                f"{self.life} has no moved tape in {self.dtype}; `python -m reference tape --moved 1` makes one."
+            )
+        if not self.port.has_learned.any():
+            raise CannotRun(f"{self.life}: nothing is learned in {self.port.steps} steps; give --steps more.")
+
+
+def counted(lives: int) -> str:
+    """So many lives."""
+    return "1 life" if lives == 1 else f"{lives} lives"
+
+
+def in_words(step: float) -> str:
+    """A step, or that there is none."""
+    if np.isnan(step):
+        return "not known"
+    return "none" if np.isinf(step) else f"step {step:.0f}" if step == int(step) else f"step {step:.1f}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """The lives of one kind in one precision."""
+
+    kind: str
+    dtype: str
+    lived: Sequence[Lived]
+
+    @property
+    def first(self) -> float:
+        """Median over lives of the step of the first different action."""
+        return float(np.median([one.port.first_step for one in self.lived]))
+
+    @property
+    def own_first(self) -> float:
+        """The same for the original against itself."""
+        return float(np.median([one.own_first for one in self.lived]))
+
+    @property
+    def moved_first(self) -> float:
+        """The same where only moved lives of the original count, all of them."""
+        every = [other for one in self.lived for label, other in one.own.items() if label.startswith("moved")]
+        return float(np.median([other.first_step for other in every])) if every else float("nan")
+
+    @property
+    def ratio(self) -> float:
+        """The largest drift, in times of the original's own; NaN where actions part before anything is learned."""
+        known = [one.ratio for one in self.lived if not np.isnan(one.ratio)]
+        return max(known, default=float("nan"))
+
+    @property
+    def to_truth(self) -> float:
+        """Median over lives of the distance to the float64 life, in times of the original's; NaN if not known."""
+        return float(np.median([one.to_truth for one in self.lived]))
+
+    @property
+    def acts_alike(self) -> bool:
+        """Whether the actions are what they must be."""
+        if self.dtype == "float32":
+            return self.first >= self.own_first
+        return all(one.port.first_step >= EARLIEST * one.own_first for one in self.lived)
+
+    @property
+    def is_equal(self) -> bool:
+        """The verdict."""
+        return self.acts_alike and not self.ratio > DRIFT_LIMIT
+
+    @property
+    def actions(self) -> int:
+        """Compared, up to the first different ones."""
+        return sum(one.port.actions for one in self.lived)
+
+    @property
+    def worst_loss(self) -> float:
+        """The largest distance of losses while all act alike."""
+        losses = [one.port.loss[: one.port.together] for one in self.lived]
+        return float(np.nanmax([np.nanmax(loss, initial=0.0) for loss in losses]))
+
+    def sentence(self) -> str:
+        """The verdict in words."""
+        lives = f"{counted(len(self.lived))} of up to {max(one.port.steps for one in self.lived)} steps"
+        first = f"first different action: {in_words(self.first)}"
+        own = f"the original against itself: {in_words(self.own_first)}"
+        if self.moved_first != self.own_first:
+            own += f" (its moved lives alone: {in_words(self.moved_first)})"
+        drift = f"drift {self.ratio:.2g} times the original's own (at most {DRIFT_LIMIT:g})"
+        if self.to_truth > 0:
+            drift += f"; {self.to_truth:.2g} times as far as it from its float64 life"
+        said = "equal" if self.is_equal else "DIFFERENT"
+        return f"{self.kind}, {self.dtype}: {said}. {lives}, {self.actions:,} actions alike; {first}; {own}; {drift}."
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All that was lived, what was not and why, and how long it took."""
+
+    lived: Sequence[Lived]
+    skipped: dict[str, str]
+    seconds: float
+
+    def __post_init__(self) -> None:
+        for one in self.lived:
+            one.check()
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """By kind and precision."""
+        keys = dict.fromkeys((one.kind, one.dtype) for one in self.lived)
+        return [Group(*key, [one for one in self.lived if (one.kind, one.dtype) == key]) for key in keys]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all are."""
+        return all(group.is_equal for group in self.groups)
+
+    def sentence(self) -> str:
+        """The verdict in one line."""
+        count = sum(one.port.actions for one in self.lived)
+        wrong = [f"{group.kind} in {group.dtype}" for group in self.groups if not group.is_equal]
+        lived = f"{counted(len(self.lived))} lived beside the original's, {count:,} actions alike"
+        return f"{lived}: {'different in ' + ', '.join(wrong) if wrong else 'in lockstep'}."

@@ -1,0 +1,421 @@
+"""Lockstep: a life beside a tape is compared action for action, and what differs is told, quickly and at its place."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from parity import lives, tapes
+from parity.bugs import Edit, catalogue
+from parity.implementation import CannotRun
+from parity.lockstep import Comparison, compare, drift_ratio
+from parity.side_by_side import Piece, run_all
+from parity.store import FixtureError, manifest_bytes
+from parity.tape_store import TapeStore
+from parity.tapes import FirstDifference, pack, unpack
+from port.evaluation import EvalConfig
+from reports import lockstep, port_life
+from reports.lockstep_verdict import DRIFT_LIMIT, Group, Lived, Verdict
+from tests.pieces import double
+
+SMALL = {
+    "num_steps": 14,
+    "batch_size": 4,
+    "rollout_length": 9,
+    "replay_ratio": 2,
+    "capacity": 7,
+    "rows": 5,
+    "columns": 4,
+}
+SIZES = {"dense": (8,), "head_mlp_hiddens": (4,), "lstm_size": 4}
+LIVES = {kind: lives.life(kind, 3, SIZES, **SMALL) for kind in ("embedded", "actor_critic")}
+SLOWER = Edit("port.optim", "* -learning_rate for name", "* -(0.8 * learning_rate) for name")
+PROVENANCE = {"original": {"repository": "here", "commit": "none"}, "packages": {"jax": "0"}}
+
+
+def first_params(life):
+    agent = port_life.agent_of(life)
+    state = agent.initial_learner_state(torch.Generator().manual_seed(life.seed), torch.float32)
+    return port_life.importlib.import_module("port.weights").agent_params_to_original(state.params, agent.config)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Tapes as the original would make them, made by the port itself: they show what the machinery sees."""
+    store = TapeStore(tmp_path_factory.mktemp("tapes"))
+    store.begin(PROVENANCE)
+    for life in LIVES.values():
+        params = first_params(life)
+        store.write_params(life, params)
+        for dtype in ("float32", "float64"):
+            tape = port_life.live(life, dtype, params)
+            moved = port_life.live(life, dtype, tapes.moved(params, dtype, 1), tape)
+            store.write(tape)
+            store.write(dataclasses.replace(moved, direction=1))
+    return store
+
+
+@pytest.fixture
+def copy(recorded, tmp_path):
+    """A copy that tests may damage."""
+    for path in recorded.root.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    return TapeStore(tmp_path)
+
+
+def plan(store, tmp_path, **changes):
+    return lockstep.Plan(store, jobs=0, kept=tmp_path / "kept", **changes)
+
+
+# The verdict
+
+
+def test_the_same_life_is_in_lockstep(recorded, tmp_path):
+    verdict = lockstep.run(plan(recorded, tmp_path))
+    assert verdict.is_equal
+    assert [(group.kind, group.dtype) for group in verdict.groups] == [
+        *(("embedded", "float32"), ("embedded", "float64"), ("actor_critic", "float32"), ("actor_critic", "float64"))
+    ]
+    assert all(group.actions == 14 * 9 * 2 for group in verdict.groups)
+    assert all(np.isinf(group.first) for group in verdict.groups)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_shifted_retrace_is_told(recorded, tmp_path, dtype):
+    bug = catalogue()["retrace_index_too_late"]
+    chosen = plan(recorded, tmp_path, kinds=["embedded"], dtypes=[dtype], edits=bug.edits)
+    (group,) = lockstep.run(chosen).groups
+    assert not group.is_equal
+    assert group.ratio > 1e3 * DRIFT_LIMIT
+
+
+@pytest.mark.parametrize("kind", LIVES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_learning_rate_20_percent_smaller_is_told_after_a_few_learner_steps(recorded, tmp_path, kind, dtype):
+    chosen = plan(recorded, tmp_path, kinds=[kind], dtypes=[dtype], edits=(SLOWER,), steps=4)
+    (group,) = lockstep.run(chosen).groups
+    assert not group.is_equal
+    assert group.ratio > 1e3 * DRIFT_LIMIT
+
+
+def compared(first=None, drift=1e-6, dtype="float32", steps=10):
+    place = None if first is None else FirstDifference(first, 0, 0)
+    every = np.full(steps, drift)
+    return Comparison("tape", dtype, steps, 1, place, every, every, np.ones(steps, bool))
+
+
+def group(firsts, own_firsts, dtype="float32", drift=1e-6):
+    each = zip(firsts, own_firsts, strict=True)
+    return Group(
+        "kind", dtype, [Lived("kind", "a", dtype, compared(f, drift), {"moved 1": compared(o)}) for f, o in each]
+    )
+
+
+@pytest.mark.parametrize(
+    ("firsts", "own_firsts", "is_equal"),
+    [
+        ([5], [5], True),
+        ([4], [5], False),
+        ([None], [5], True),
+        ([5], [None], False),
+        ([None], [None], True),
+        ([1, 6, 7], [2, 5, 7], True),  # earlier in one life, not in the median
+        ([1, 4, 9], [2, 5, 7], False),
+    ],
+)
+def test_float32_may_part_no_earlier_than_the_original_from_itself_in_the_median(firsts, own_firsts, is_equal):
+    assert group(firsts, own_firsts).is_equal is is_equal
+
+
+def test_the_original_in_float64_counts_as_the_original_itself():
+    own = {"moved 1": compared(8), "in float64": compared(3)}
+    of = Group("kind", "float32", [Lived("kind", "a", "float32", compared(4), own)])
+    assert of.is_equal
+    assert (of.own_first, of.moved_first) == (4, 9)
+    assert "step 4 (its moved lives alone: step 9)" in of.sentence()
+
+
+def test_float64_may_not_part_at_all_unless_the_original_parts_from_itself():
+    assert not group([9], [None], "float64").is_equal
+    assert not group([None, None, 9], [None, None, None], "float64").is_equal
+    assert group([None], [7], "float64").is_equal
+    assert group([5], [7], "float64").is_equal
+    assert not group([2], [7], "float64").is_equal
+
+
+def test_a_drift_beyond_the_limit_is_different_although_no_action_differs():
+    assert group([None], [None], drift=0.9 * DRIFT_LIMIT * 1e-6).is_equal
+    assert not group([None], [None], drift=1.1 * DRIFT_LIMIT * 1e-6).is_equal
+
+
+def test_drift_is_judged_only_while_all_act_alike():
+    own = compared(first=5)
+    port = dataclasses.replace(own, first=None, drift=np.where(np.arange(10) < 5, 1e-6, 1.0))
+    assert drift_ratio(port, [own]) == pytest.approx(1.0)
+
+
+def test_nothing_learned_is_no_verdict(recorded, tmp_path):
+    with pytest.raises(CannotRun, match="nothing is learned in 1 steps"):
+        lockstep.run(plan(recorded, tmp_path, steps=1))
+
+
+def test_nothing_to_judge_by_is_no_verdict():
+    with pytest.raises(CannotRun, match="has no moved tape"):
+        Verdict([Lived("kind", "a", "float64", compared(), {})], {}, 0.0)
+
+
+# Where the first difference is
+
+
+def test_an_altered_action_is_found_at_its_place(recorded):
+    ref = recorded.load("embedded_seed3", "float64")
+    actions = ref.actions.copy()
+    actions[6, 4, 1] = (actions[6, 4, 1] + 1) % 3
+    actions[7] = 0
+    found = compare(ref, dataclasses.replace(ref, actions=actions))
+    assert found.first[:3] == (6, 4, 1)
+    assert found.actions == (6 * 9 + 4) * 2 + 1
+    assert found.together == 6
+
+
+def test_the_margin_at_the_first_difference_is_the_gap_of_the_two_best():
+    perturbed = np.array([[[0.0, 1.0, 0.75]]])
+    assert tapes.first_difference(2, np.array([[1]]), np.array([[2]]), perturbed) == (2, 0, 0, 0.25)
+    assert tapes.first_difference(2, np.array([[1]]), np.array([[1]]), perturbed) is None
+
+
+def test_a_life_ends_some_steps_after_the_first_difference(recorded, monkeypatch):
+    monkeypatch.setattr(tapes, "STEPS_AFTER", 2)
+    life, ref = LIVES["embedded"], recorded.load("embedded_seed3", "float64")
+    actions = ref.actions.copy()
+    actions[3, 2, 1] = (actions[3, 2, 1] + 1) % 3
+    got = port_life.live(life, "float64", recorded.params(life.name), dataclasses.replace(ref, actions=actions))
+    assert got.first[:3] == (3, 2, 1)
+    assert got.first.margin > 0
+    assert got.steps == 6
+
+
+def test_other_noise_than_the_tapes_is_an_error(recorded):
+    life, ref = LIVES["actor_critic"], recorded.load("actor_critic_seed3", "float64")
+    with pytest.raises(FixtureError, match="noise of step 0"):
+        port_life.live(life, "float64", recorded.params(life.name), dataclasses.replace(ref, noise=ref.noise + 1))
+
+
+def test_drift_is_estimated_from_sketches():
+    rng = np.random.default_rng(0)
+    estimates = []
+    for _ in range(30):
+        step = rng.normal(size=5000)
+        estimates.append(np.linalg.norm(tapes.sketch(step, tapes.SKETCH_WIDTH)) / np.linalg.norm(step))
+    assert np.mean(estimates) == pytest.approx(1.0, abs=0.1)
+    assert np.ptp(estimates) < 1.2
+
+
+def test_moving_by_one_unit_moves_every_parameter_and_hardly():
+    params = {"w": np.linspace(-1, 1, 9, dtype=np.float32)}
+    for dtype in ("float32", "float64"):
+        moved = tapes.moved(params, dtype, 1)["w"].astype(dtype)
+        assert (moved != params["w"]).all()
+        assert np.abs(moved - params["w"]).max() <= np.finfo(dtype).eps
+        assert (moved != tapes.moved(params, dtype, 2)["w"].astype(dtype)).any()
+    assert tapes.moved(params, "float32", 0) is params
+
+
+# Files
+
+
+def test_actions_are_packed_four_to_a_byte():
+    actions = np.random.default_rng(0).integers(0, 4, (3, 5, 7)).astype(np.uint8)
+    assert len(pack(actions)) == 27
+    assert np.array_equal(unpack(pack(actions), actions.shape), actions)
+    with pytest.raises(ValueError, match="below 4"):
+        pack(np.array([4], np.uint8))
+
+
+def test_a_tape_is_read_as_it_was_written(recorded):
+    tape = recorded.load("embedded_seed3", "float32", 1)
+    again = tapes.tape_from(tapes.tape_bytes(tape), tape.life, tape.dtype, tape.direction)
+    assert tape.life == LIVES["embedded"]
+    assert tapes.tape_bytes(again) == tapes.tape_bytes(tape)
+    parted = dataclasses.replace(tape, first=FirstDifference(3, 2, 1, 0.5))
+    assert tapes.tape_from(tapes.tape_bytes(parted), tape.life, tape.dtype, 1).first == (3, 2, 1, 0.5)
+
+
+@pytest.mark.parametrize("file", ["embedded_seed3.params", "embedded_seed3.float32"])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.999])
+def test_a_flipped_byte_is_refused(copy, file, share):
+    path = copy.root / f"{file}.safetensors"
+    content = bytearray(path.read_bytes())
+    content[int(share * len(content))] ^= 0x10
+    path.write_bytes(content)
+    with pytest.raises(FixtureError, match=f"{file}.*damaged"):
+        copy.params("embedded_seed3")
+        copy.load("embedded_seed3", "float32")
+
+
+def test_a_changed_manifest_is_refused(copy):
+    content = json.loads(copy.path.read_text())
+    content["lives"]["embedded_seed3"]["life"]["seed"] = 4
+    copy.path.write_text(json.dumps(content))
+    with pytest.raises(FixtureError, match="digest does not fit"):
+        copy.lives()
+    copy.path.write_bytes(manifest_bytes({**content, "format": 99}))
+    with pytest.raises(FixtureError, match="format 99"):
+        copy.lives()
+
+
+def test_what_is_missing_is_named(copy, tmp_path):
+    with pytest.raises(FixtureError, match=r"no tape embedded_seed3\.float32\.moved2"):
+        copy.load("embedded_seed3", "float32", 2)
+    (copy.root / "embedded_seed3.float32.safetensors").unlink()
+    with pytest.raises(FixtureError, match="is missing"):
+        copy.load("embedded_seed3", "float32")
+    with pytest.raises(FixtureError, match="there are no tapes"):
+        TapeStore(tmp_path / "nowhere").lives()
+
+
+def test_tapes_of_another_origin_are_not_mixed(copy):
+    copy.begin(PROVENANCE)
+    with pytest.raises(FixtureError, match="recorded with other packages"):
+        copy.begin({**PROVENANCE, "packages": {"jax": "1"}})
+
+
+def test_another_life_under_the_same_name_starts_over(copy):
+    longer = lives.life("embedded", 3, SIZES, **{**SMALL, "num_steps": 15})
+    assert copy.has(LIVES["embedded"], "float32")
+    assert not copy.has(longer, "float32")
+    copy.write_params(longer, copy.params("embedded_seed3"))
+    assert not copy.has(LIVES["embedded"], "float32")
+    assert not (copy.root / "embedded_seed3.float32.safetensors").exists()
+    assert copy.has(LIVES["actor_critic"], "float32")
+
+
+def test_a_finished_life_is_not_lived_again(recorded, tmp_path, monkeypatch):
+    chosen = plan(recorded, tmp_path, kinds=["embedded"], steps=6)
+    before = lockstep.run(chosen)
+    monkeypatch.setattr(port_life, "live", None)
+    again = lockstep.run(chosen)
+    assert [one.port.drift.tobytes() for one in again.lived] == [one.port.drift.tobytes() for one in before.lived]
+    with pytest.raises(TypeError):  # a changed port lives anew
+        lockstep.run(dataclasses.replace(chosen, edits=(SLOWER,)))
+
+
+# Commands
+
+
+def run_main(store, out, *more):
+    return lockstep.main(["--tapes", str(store.root), "--out", str(out), "--jobs", "0", "--steps", "5", *more])
+
+
+def test_the_command_leaves_page_picture_and_data(recorded, tmp_path, capsys):
+    assert run_main(recorded, tmp_path, "--json", str(tmp_path / "mine.json")) == 0
+    summary = json.loads((tmp_path / "mine.json").read_text())
+    assert summary["equal"] and len(summary["groups"]) == 4
+    assert summary == json.loads((tmp_path / "lockstep.json").read_text())
+    assert len((tmp_path / "lockstep.csv").read_text().splitlines()) == 1 + 4 * 5
+    assert (tmp_path / "lockstep.png").stat().st_size > 10_000
+    html = (tmp_path / "index.html").read_text()
+    assert "In lockstep with the original" in html and "recorded on tape" in html
+    assert "in lockstep." in capsys.readouterr().out
+
+
+def test_the_command_says_no_with_a_planted_mistake(recorded, tmp_path, capsys):
+    assert run_main(recorded, tmp_path, "--kinds", "embedded", "--plant", "retrace_index_too_late") == 1
+    assert "different in embedded in float32, embedded in float64" in capsys.readouterr().out
+
+
+def test_the_command_that_cannot_run_says_why(recorded, tmp_path, capsys):
+    assert run_main(recorded, tmp_path, "--kinds", "disco103") == 2
+    assert "no tape of such a life" in capsys.readouterr().err
+    assert lockstep.main(["--tapes", str(tmp_path / "nowhere"), "--out", str(tmp_path)]) == 2
+    assert "there are no tapes" in capsys.readouterr().err
+
+
+def test_lives_whose_weights_are_missing_are_named(recorded, tmp_path, monkeypatch):
+    def missing(life):
+        if life.rule == "disco":
+            raise lockstep.WeightsMissing("no weights here")
+
+    monkeypatch.setattr(lockstep, "meta_params", missing)
+    verdict = lockstep.run(plan(recorded, tmp_path, steps=4))
+    assert verdict.skipped == {"embedded_seed3": "no weights here"}
+    assert {one.kind for one in verdict.lived} == {"actor_critic"}
+
+
+def test_the_loop_is_the_ports():
+    ours = {f.name: f.default for f in dataclasses.fields(lives.Loop)}
+    assert ours == {f.name: f.default for f in dataclasses.fields(EvalConfig) if f.name != "seed"}
+
+
+def test_weights_of_other_sizes_are_refused():
+    with pytest.raises(FixtureError, match="not the sizes of the weights embedded"):
+        lives.meta_params(lives.life("embedded", 0, {"H": 7}))
+
+
+def test_pieces_are_worked_on_in_processes():
+    pieces = [Piece(f"piece {i}", 1, (i,)) for i in range(3)]
+    assert sorted(run_all(double, pieces, 2)) == sorted(run_all(double, pieces, 0)) == [0, 2, 4]
+
+
+# With the original
+
+
+@pytest.fixture
+def closed_loop(monkeypatch):
+    pytest.importorskip("disco_rl", reason="the original is not installed; `make original` brings it")
+    from reference import closed_loop, execution
+
+    known = {name: value for name, value in execution.QUICK.items() if execution.is_known(name)}
+    monkeypatch.setattr(closed_loop, "COMPILER_OPTIONS", known)
+    return closed_loop
+
+
+def test_noise_without_jax_is_that_of_jax(closed_loop):
+    import jax
+
+    life = LIVES["actor_critic"]
+    ours = port_life.OriginalNoise(life, torch.float64, port_life.importlib.import_module("port.environments"))
+    key = jax.random.PRNGKey(life.seed)
+    for _, theirs in zip(range(3), closed_loop.noise(life), strict=False):
+        ours.rollout()
+        assert np.array_equal(ours.last, theirs)
+        key, actor_key, _ = jax.random.split(key, 3)
+        step_keys = jax.random.split(jax.random.split(actor_key, 1)[0], life.loop.rollout_length)
+        drawn = np.stack([jax.random.gumbel(step_key, (1, 2, 3))[0] for step_key in step_keys])
+        np.testing.assert_allclose(theirs, drawn, rtol=3e-6, atol=1e-6)
+
+
+def test_the_recorder_resumes_and_the_port_lives_what_it_recorded(closed_loop, tmp_path, monkeypatch):
+    from reference import tape
+
+    life = LIVES[
+        "actor_critic"
+    ]  # Disco takes too long to compile here; tests/test_evaluation_original.py lives with it
+
+    monkeypatch.setattr(tape, "refuse_the_port", lambda: None)  # torch is loaded here
+    store = TapeStore(tmp_path / "tapes")
+    assert tape.record(store, [life], ("float64",), 1, 0) == 2
+    assert tape.record(store, [life], ("float64",), 1, 0) == 0
+    verdict = lockstep.run(plan(store, tmp_path))
+    (group,) = verdict.groups
+    assert group.is_equal
+    assert group.actions == 14 * 9 * 2
+    assert group.worst_loss < 1e-10
+    assert not lockstep.run(plan(store, tmp_path, edits=(SLOWER,), steps=4)).is_equal
+
+
+def test_the_recorder_refuses_to_run_beside_torch(closed_loop):
+    from reference import tape
+
+    with pytest.raises(SystemExit, match="Not recorded: this process has loaded torch"):
+        tape.refuse_the_port()
