@@ -36,9 +36,9 @@ class FixtureError(Exception):
 
 
 def digest(array: np.ndarray) -> str:
-    """sha256 over dtype, shape and bytes."""
+    """128 bits of sha256 over dtype, shape and bytes; there are many of these, and each file has a whole one."""
     header = f"{array.dtype.str}{array.shape}".encode()
-    return hashlib.sha256(header + array.tobytes()).hexdigest()
+    return hashlib.sha256(header + array.tobytes()).hexdigest()[:32]
 
 
 def sketch(array: np.ndarray, width: int = SKETCH_WIDTH) -> np.ndarray:
@@ -174,7 +174,8 @@ def canonical(value: Any) -> str:
 def manifest_bytes(content: dict[str, Any]) -> bytes:
     """The manifest with the digest of its own content."""
     body = {key: value for key, value in content.items() if key != "digest"}
-    return canonical({**body, "digest": hashlib.sha256(canonical(body).encode()).hexdigest()}).encode()
+    whole = {**body, "digest": hashlib.sha256(canonical(body).encode()).hexdigest()}
+    return (json.dumps(whole, sort_keys=True, indent=0, allow_nan=False) + "\n").encode()  # unindented: it is large
 
 
 REMEDY = "Restore it with `git checkout -- fixtures`, or record again with `python -m reference record`."
