@@ -13,7 +13,7 @@ STDLIB = set(sys.stdlib_module_names)
 
 ALLOWED = {
     "port": STDLIB | {"numpy", "port", "torch"},
-    "parity": STDLIB | {"hypothesis", "numpy", "parity", "pytest", "rich", "safetensors"},
+    "parity": STDLIB | {"hypothesis", "numpy", "parity", "pytest", "rich", "safetensors", "xdist"},
 }
 # The commands of the port may show progress, draw and keep files, inside functions: the library is imported without.
 COMMANDS = ("port/evaluate.py", "port/meta_train/")

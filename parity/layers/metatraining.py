@@ -152,7 +152,13 @@ def _fresh_value(inputs: Arrays, settings: Settings, rng: np.random.Generator) -
 BOTH_ALIVE = alive("train", "valid")
 FRESH = (BOTH_ALIVE, *FRESH_LEARNER, _fresh_value)
 FULL: Settings = {**FULL_SIZE, "obs": (5, 5, 1), "T": 5, "B": 3}
-REAL: dict[str, Any] = {"meta_params": "disco103", "stored": False, "dtypes": ("float64",), "gradients": False}
+REAL: dict[str, Any] = {
+    "meta_params": "disco103",
+    "stored": False,
+    "dtypes": ("float64",),
+    "gradients": False,
+    "movements": 24,
+}
 STEPS = {"one_step": 1, "five_steps": 5}
 register(
     Layer(

@@ -93,6 +93,8 @@ class Case:
             against their digests.
         dtypes: the precisions that are judged.
         gradients: whether VJPs are judged (a full-size VJP says nothing that a small one does not).
+        movements: of the inputs, by one unit in the last place, from which the original's sensitivity is measured; few
+            underestimate it where it is large.
     """
 
     name: str
@@ -102,6 +104,7 @@ class Case:
     stored: bool = True
     dtypes: tuple[str, ...] = ("float64", "float32")
     gradients: bool = True
+    movements: int = 6
 
 
 @dataclass(frozen=True)
