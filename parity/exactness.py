@@ -2,7 +2,8 @@
 
 Its roundings are measured, not guessed. It runs at inputs a unit in the last place away (what that moves is
 uncertain), and in float32 (an error there, scaled by the ratio of the two precisions, is what its float64 roundings
-add up to; this finds cancellations that no movement of the inputs shows).
+add up to; this finds cancellations that no movement of the inputs shows). In float32 it runs at inputs a few units
+further away too: where a softmax is saturated all nearer ones round alike, and one rounding may be a lucky one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from parity.check import cast
 from parity.compare import FLOAT32_TO_FLOAT64, HALF_ULP32, TOLERANCE64
 from parity.implementation import Implementation
-from parity.layers.draw import case_cotangents, generator, jittered
+from parity.layers.draw import case_cotangents, generator, jittered, shifted
 from parity.layers.spec import Arrays, Case, Layer, Settings
 from parity.store import Accuracy, Golden
 
@@ -26,7 +27,10 @@ JUMP = 1e-6  # of the output's scale: no rounding of the inputs explains such a 
 UNDERFLOW = {"float64": 1e-290, "float32": 1e-37}  # XLA flushes to zero what is smaller
 assert TOLERANCE64 < JUMP
 
+ASIDE = 1e-6  # how far beside a sample its roundings are measured too, and branches left
+
 Answer = dict[str, Arrays]  # "value" -> outputs, "vjp" -> gradients
+Pair = tuple[Answer, Answer]  # in float64 and in float32, at the same inputs
 
 
 @dataclass(frozen=True)
@@ -86,14 +90,20 @@ class Reference:
         truth = self.says(inputs, gradients=gradients)
         near = [self.says(jittered(inputs, "float64", rng), gradients=gradients) for _ in range(jitters)]
         rough = [inputs, *(jittered(inputs, "float32", rng) for _ in range(jitters))]
-        pairs = [(self.says(x, gradients=gradients), self.says(x, "float32", gradients)) for x in rough]
+        aside = [shifted(inputs, ASIDE, rng) for _ in range(jitters)]
+        pairs, pairs_aside = ([self._in_both(x, gradients) for x in where] for where in (rough, aside))
         made_of = _largest(self.cotangents) * max(_largest(truth["value"]), 1.0) * max(_largest(inputs), 1.0)
         least = {"value": 0.0, "vjp": HALF_ULP64 * made_of}
         accuracy = {
-            kind: {name: _accuracy(kind, name, ref, near, pairs, least[kind]) for name, ref in arrays.items()}
+            kind: {
+                name: _accuracy(kind, name, ref, near, pairs, pairs_aside, least[kind]) for name, ref in arrays.items()
+            }
             for kind, arrays in truth.items()
         }
         return self._golden(truth, accuracy)
+
+    def _in_both(self, inputs: Arrays, gradients: bool) -> Pair:
+        return self.says(inputs, gradients=gradients), self.says(inputs, "float32", gradients)
 
     def _golden(self, truth: Answer, accuracy: dict[str, dict[str, Accuracy]]) -> Golden:
         return Golden(
@@ -113,9 +123,15 @@ class Reference:
 
 
 def _accuracy(
-    kind: str, name: str, ref: np.ndarray, near: Sequence[Answer], pairs: Sequence[tuple[Answer, Answer]], least: float
+    kind: str,
+    name: str,
+    ref: np.ndarray,
+    near: Sequence[Answer],
+    pairs: Sequence[Pair],
+    pairs_aside: Sequence[Pair],
+    least: float,
 ) -> Accuracy:
-    """From answers at inputs nearby: `near` in float64, `pairs` in float64 and float32 at the same inputs.
+    """From answers at inputs nearby: `near` in float64, `pairs` in both precisions, `pairs_aside` a bit further away.
 
     A gradient is uncertain by at least half a unit in the last place of what it is made of, cotangents times outputs
     times inputs: where a softmax or a gate is saturated these cancel, and float32, in which it is 0 or 1, is blind.
@@ -124,10 +140,11 @@ def _accuracy(
         return Accuracy(_scale(ref), 0.0, 0.0)
     others = [answer[kind][name] for answer in near]
     moved = max(_gap(np.where(_jumps(ref, other), ref, other), ref) for other in others)
-    rounded = max(_gap(single[kind][name], exact[kind][name]) for exact, single in pairs)
+    rounded = max(_gap(single[kind][name], exact[kind][name]) for exact, single in [*pairs, *pairs_aside])
     distances = [
         _distance32(single[kind][name], exact[kind][name]) + _gap(exact[kind][name], ref) for exact, single in pairs
     ]
+    distances += [_distance32(single[kind][name], exact[kind][name]) for exact, single in pairs_aside]
     sensitivity = FACTOR * max(moved, FLOAT32_TO_FLOAT64 * rounded, least) + UNDERFLOW["float64"]
     return Accuracy(_scale(ref), sensitivity, FACTOR / 2.0 * max(distances))
 

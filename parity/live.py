@@ -18,7 +18,7 @@ import numpy as np
 
 from parity.check import Judge, cast
 from parity.compare import ROUNDING64, Row
-from parity.exactness import Reference, Sample
+from parity.exactness import ASIDE, Reference, Sample
 from parity.implementation import CannotRun, Implementation, load
 from parity.layers import REGISTRY
 from parity.layers.draw import case_inputs, generator, shifted
@@ -26,7 +26,7 @@ from parity.layers.spec import Case, Layer
 from parity.store import Golden
 
 JITTERS = 8
-BESIDE, ASIDE = 3, 1e-6  # how many inputs beside a sample, and how far they are
+BESIDE = 3  # how many inputs beside a sample are asked before it is called a branch
 
 
 class NoLiveReference(CannotRun):

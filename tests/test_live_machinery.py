@@ -17,6 +17,7 @@ from parity.live import JITTERS, check_layer_live, compare_live, drawn, judge, l
 from tests import toy
 
 RETRACE = REGISTRY["values/retrace"]
+A2 = next(case for case in REGISTRY["disco/agent_loss_no_meta"].cases if case.name == "A2")
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +99,14 @@ def test_a_float32_overflow_of_the_reference_is_nothing_to_hold_to(standin):
     rows = live(standin, load("port"), entry, pi_logits=logits, mu_logits=-logits, actions=actions)
     assert not different(rows)
     assert any(np.isinf(row.budget) for row in rows)
+
+
+def test_values_on_a_bin_s_edge_under_a_saturated_softmax_are_forgiven(standin):
+    layer, sample = REGISTRY["disco/agent_loss_no_meta"], drawn(REGISTRY["disco/agent_loss_no_meta"], A2, 421)
+    inputs = strategies.edged(sample.inputs, [(14, 56), (0, 33), (35, 32)], layer)
+    rows = compare_live(standin, load("port"), layer, replace(sample, inputs=inputs))
+    assert different(rows) == []
+    assert any(row.at_branch for row in rows)
 
 
 def test_checking_a_layer_by_name_uses_the_live_reference():
