@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV_PYTHON := .venv/bin/python
 STAGE := $(PYTHON) .ci/stage.py
 PYTEST := $(VENV_PYTHON) -m pytest -q
-# Processes for pytest, for example JOBS=2; empty runs in one.
+# Processes for pytest, for example JOBS=2; empty means one for each core.
 JOBS ?=
 XDIST := $(if $(JOBS),-n $(JOBS),)
 SRC ?=
@@ -20,7 +20,7 @@ PAGE_INPUTS = requirements.lock pyproject.toml $(wildcard .venv/lib/python*/site
 help: ## this list
 	@echo "make TARGET, where TARGET is one of"
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
-	@echo "PYTHON=python3.12 chooses the interpreter, JOBS=2 runs pytest in two processes."
+	@echo "PYTHON=python3.12 chooses the interpreter, JOBS=2 runs pytest in two processes (JOBS=0: in one)."
 
 bootstrap: ## .venv with the locked environment and this project in it
 	@$(PYTHON) .ci/bootstrap.py

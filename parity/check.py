@@ -167,7 +167,7 @@ class Judge:
                 sides = golden.sides.get(kind, {}).get(name) if dtype == "float64" else None
                 accuracy = golden.accuracy[kind][name]
                 rounding = rounding_of(golden, kind) if dtype == "float64" else rounding_of_log(golden, name)
-                share = REGISTRY[golden.layer].tolerance64
+                share = REGISTRY[golden.layer].tolerance_of(golden.case)
                 yield compare(
                     where, kind, dtype, truth[name], result[name], accuracy, sides, shapes[name], rounding, share
                 )

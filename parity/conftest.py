@@ -1,7 +1,8 @@
-"""How the tests of parity are spread over processes (`-n 2`): a layer's stay together, since they share programs."""
+"""How the tests of parity are spread over processes: a layer's stay together, since they share programs."""
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from parity.strategies import HEAVY
 
+MOST = 4  # processes; each holds JAX, torch and its programs, and the heaviest layers bound the whole
 LAYER = re.compile(r"\[(\w+/\w+)")
 
 
@@ -16,6 +18,13 @@ def layer_of(nodeid: str) -> str:
     """The layer that a test is about; the test itself, where it is about none."""
     found = LAYER.search(nodeid)
     return found[1] if found else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One process for each core, up to a few; none besides pytest's own for a choice of tests, which ends sooner."""
+    is_choice = bool(config.option.keyword) or any("::" in arg for arg in config.args)
+    return 0 if is_choice or config.option.usepdb else min(os.cpu_count() or 1, MOST)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -95,6 +95,7 @@ class Case:
         gradients: whether VJPs are judged (a full-size VJP says nothing that a small one does not).
         movements: of the inputs, by one unit in the last place, from which the original's sensitivity is measured; few
             underestimate it where it is large.
+        tolerance64: in place of the layer's, where the original cannot be held to that; with its reason.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Case:
     dtypes: tuple[str, ...] = ("float64", "float32")
     gradients: bool = True
     movements: int = 6
+    tolerance64: float | None = None
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,11 @@ class Layer:
     tolerance64: float = 1e-12
     spread32: float = 0.0
     notebook: str = ""
+
+    def tolerance_of(self, case: str) -> float:
+        """Share of an output's scale that it may differ by in float64, in a case."""
+        own = next((each.tolerance64 for each in self.cases if each.name == case), None)
+        return self.tolerance64 if own is None else own
 
     def case_settings(self, case: Case) -> Settings:
         """The layer's settings with what the case changes."""
