@@ -116,6 +116,7 @@ register(
             Case("saturated", edits=(edits.scaled(40.0, "agent_out/logits"),)),
         ),
         ("actor_critic/unroll", "ops/policy_gradient_loss", "ops/entropy", "values/loss_from_td"),
+        spread32=1e-4,
     )
 )
 register(

@@ -81,5 +81,6 @@ register(
             Case("saturated", edits=(edits.scaled(30.0, "pi_logits"),)),
         ),
         ("values/from_logits", "ops/importance_weight", "values/vtrace", "moving_average/normalize"),
+        spread32=1e-4,
     )
 )
