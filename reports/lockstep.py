@@ -2,8 +2,7 @@
 
 The port gets the original's initial parameters, its noise for every action, its ball columns and its replay indices;
 actions, replay buffer and updates are its own. The original's life is a tape, or, with --live, is lived here and now.
-Beside it stands how the original parts from itself: with its initial parameters moved by one unit in the last place,
-and computed in float64 instead of float32.
+Beside it stands how the original parts from itself, with its initial parameters moved by one unit in the last place.
 
 Example:
     python -m reports.lockstep --quick
@@ -141,12 +140,11 @@ def _lived(plan: Plan, got: Tape) -> Lived:
     name, dtype = got.life.name, got.dtype
     ref, known = _tape(plan, name, dtype), plan.store.tapes(name)
     own = {f"moved {k}": compare(ref, _tape(plan, name, dtype, k)) for of, k in known if of == dtype and k}
-    to_truth = float("nan")
+    wide, to_truth = None, float("nan")
     if dtype == "float32" and ("float64", 0) in known:
         truth = _tape(plan, name, "float64")
-        own["in float64"] = compare(ref, truth)
-        to_truth = drift_ratio(compare(truth, got), [compare(truth, ref)])
-    return Lived(kind_of(got.life), name, dtype, compare(ref, got), own, to_truth)
+        wide, to_truth = compare(ref, truth), drift_ratio(compare(truth, got), [compare(truth, ref)])
+    return Lived(kind_of(got.life), name, dtype, compare(ref, got), own, wide, to_truth)
 
 
 def run(plan: Plan) -> Verdict:

@@ -36,7 +36,8 @@ def table(lived: list[Lived]) -> pd.DataFrame:
             "loss_difference": one.port.loss,
             "drift": one.port.drift,
         }
-        for label, other in one.own.items():
+        others = one.own if one.wide is None else {**one.own, "in float64": one.wide}
+        for label, other in others.items():
             name = f"own_{label.replace(' ', '_')}"
             columns[f"{name}_loss_difference"] = _padded(other.loss, one.port.steps)
             columns[f"{name}_drift"] = _padded(other.drift, one.port.steps)
@@ -66,11 +67,10 @@ def figure(groups: list[Group]) -> Figure:
 def _panel(axes: Any, group: Group) -> None:
     axes.set_visible(True)
     for one in group.lived:
-        for label, other in one.own.items():
-            if label.startswith("moved"):
-                _line(axes, other, ORANGE, "original, moved by one unit in the last place", 0.9, 5)
-            else:
-                _line(axes, other, GREEN, "original in float64", 3.0, 9)
+        if one.wide is not None:
+            _line(axes, one.wide, GREEN, "original in float64", 3.0, 9)
+        for other in one.own.values():
+            _line(axes, other, ORANGE, "original, moved by one unit in the last place", 0.9, 5)
         _line(axes, one.port, BLUE, "port", 1.1, 4)
     axes.set(yscale="log", xlim=(0, max(one.port.steps for one in group.lived)))
     axes.set_title(f"{group.kind.replace('_', '-')}, {group.dtype}", fontsize=9, loc="left")
@@ -116,7 +116,7 @@ def summary(verdict: Verdict) -> dict[str, Any]:
                 "actions": group.actions,
                 "first_different_step": _finite(group.first),
                 "own_first_different_step": _finite(group.own_first),
-                "moved_first_different_step": _finite(group.moved_first),
+                "chance_of_being_earlier": _finite(group.chance),
                 "drift_ratio": _finite(group.ratio),
                 "distance_to_float64": _finite(group.to_truth),
                 "worst_loss_difference": group.worst_loss,

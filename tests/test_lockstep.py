@@ -125,24 +125,28 @@ def group(firsts, own_firsts, dtype="float32", drift=1e-6):
     ("firsts", "own_firsts", "is_equal"),
     [
         ([5], [5], True),
-        ([4], [5], False),
+        ([4], [5], True),  # one life: by chance
+        ([1], [5], False),  # but not in half the time
         ([None], [5], True),
         ([5], [None], False),
         ([None], [None], True),
         ([1, 6, 7], [2, 5, 7], True),  # earlier in one life, not in the median
-        ([1, 4, 9], [2, 5, 7], False),
+        ([5, 5, 6, 6], [7, 7, 8, 9], False),  # earlier in every one
     ],
 )
 def test_float32_may_part_no_earlier_than_the_original_from_itself_in_the_median(firsts, own_firsts, is_equal):
     assert group(firsts, own_firsts).is_equal is is_equal
 
 
-def test_the_original_in_float64_counts_as_the_original_itself():
-    own = {"moved 1": compared(8), "in float64": compared(3)}
-    of = Group("kind", "float32", [Lived("kind", "a", "float32", compared(4), own)])
-    assert of.is_equal
-    assert (of.own_first, of.moved_first) == (4, 9)
-    assert "step 4 (its moved lives alone: step 9)" in of.sentence()
+def test_what_parts_earlier_by_chance_is_told():
+    assert "(that the port's is earlier has a chance of 0.50 to be luck)" in group([4], [5]).sentence()
+    assert "luck" not in group([5], [5]).sentence()
+
+
+def test_the_original_s_life_in_float64_is_shown_and_does_not_count():
+    of = Group("kind", "float32", [Lived("kind", "a", "float32", compared(1), {"moved 1": compared(8)}, compared(0))])
+    assert not of.is_equal
+    assert of.own_first == 9
 
 
 def test_float64_may_not_part_at_all_unless_the_original_parts_from_itself():
