@@ -2,8 +2,9 @@
 
 Its roundings are measured, not guessed. It runs at inputs a unit in the last place away (what that moves is
 uncertain), and in float32 (an error there, scaled by the ratio of the two precisions, is what its float64 roundings
-add up to; this finds cancellations that no movement of the inputs shows). In float32 it runs at inputs a few units
-further away too: where a softmax is saturated all nearer ones round alike, and one rounding may be a lucky one.
+add up to; this finds cancellations that no movement of the inputs shows). In float32 it runs at inputs further away
+too: where a softmax is saturated, or a value moves in steps (the inverse of the signed hyperbolic makes 500 of one unit
+in the last place), all nearer ones round alike, and one rounding may be a lucky one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ JUMP = 1e-6  # of the output's scale: no rounding of the inputs explains such a 
 UNDERFLOW = {"float64": 1e-290, "float32": 1e-37}  # XLA flushes to zero what is smaller
 assert TOLERANCE64 < JUMP
 
-ASIDE = 1e-6  # how far beside a sample its roundings are measured too, and branches left
+ASIDE = 1e-6  # how far beside a sample branches are left behind
+STEPS_ASIDE = (ASIDE, 1e-4)  # how far beside it roundings are measured too
 
 Answer = dict[str, Arrays]  # "value" -> outputs, "vjp" -> gradients
 Pair = tuple[Answer, Answer]  # in float64 and in float32, at the same inputs
@@ -90,7 +92,7 @@ class Reference:
         truth = self.says(inputs, gradients=gradients)
         near = [self.says(jittered(inputs, "float64", rng), gradients=gradients) for _ in range(jitters)]
         rough = [inputs, *(jittered(inputs, "float32", rng) for _ in range(jitters))]
-        aside = [shifted(inputs, ASIDE, rng) for _ in range(jitters)]
+        aside = [shifted(inputs, step, rng) for step in STEPS_ASIDE for _ in range(jitters)]
         pairs, pairs_aside = ([self._in_both(x, gradients) for x in where] for where in (rough, aside))
         made_of = _largest(self.cotangents) * max(_largest(truth["value"]), 1.0) * max(_largest(inputs), 1.0)
         least = {"value": 0.0, "vjp": HALF_ULP64 * made_of}
