@@ -26,6 +26,7 @@ HEAVY = (
         "agent/actor_critic_step",
         "meta_train/value_fn",
         "meta_train/outer_loss",
+        "meta_train/second_derivative",
     ),
 )
 SIZES, SIZES_OF_HEAVY = 3, 1

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from port import agent_net, nets, ops, optim, trees, value_fn
 from port.agent import Agent, check_rollout
@@ -224,6 +225,47 @@ def meta_gradient(
         grads = torch.autograd.grad(result.loss, list(tracked.values()), allow_unused=True, materialize_grads=True)
     grads_by_name = dict(zip(tracked, grads, strict=True))
     return MetaGradient(grads_by_name, trees.detached(result.state), result.metrics, result.meta_log)
+
+
+def meta_gradient_along(
+    direction: Params,
+    agent: Agent,
+    value_config: ValueFnConfig,
+    outer: OuterLossConfig,
+    meta_params: Params,
+    state: LearningState,
+    train_rollouts: Sequence[Rollout],
+    valid_rollout: Rollout,
+) -> Params:
+    """How the meta-gradient changes along a direction of the meta-parameters: the outer loss's Hessian times it.
+
+    Forward mode over the backward pass, so that it costs a few meta-gradients, whatever the number of parameters.
+
+    Args:
+        direction: a tangent of each meta-parameter.
+        agent: and everything else as of `outer_loss`.
+        value_config: of the value function.
+        outer: weights of the regularisers.
+        meta_params: of the rule.
+        state: of agent and value function.
+        train_rollouts: one for each inner update.
+        valid_rollout: that the agent is judged on.
+
+    Returns:
+        The derivative of every meta-parameter's gradient.
+    """
+    if direction.keys() != meta_params.keys():
+        odd = sorted(direction.keys() ^ meta_params.keys())
+        raise KeyError(f"Direction and meta-parameters do not have the same names: {', '.join(odd)}.")
+    with torch.enable_grad(), forward_ad.dual_level():
+        tracked = leaves(meta_params)
+        dual = {name: forward_ad.make_dual(p, direction[name]) for name, p in tracked.items()}
+        loss = outer_loss(agent, value_config, outer, dual, state, train_rollouts, valid_rollout).loss
+        grads = torch.autograd.grad(loss, list(tracked.values()), allow_unused=True, materialize_grads=True)
+        tangents = [forward_ad.unpack_dual(grad).tangent for grad in grads]
+    zeros = (torch.zeros_like(p) for p in meta_params.values())
+    found = (zero if tangent is None else tangent.detach() for tangent, zero in zip(tangents, zeros, strict=True))
+    return dict(zip(meta_params, found, strict=True))
 
 
 def leaves(params: Params) -> Params:

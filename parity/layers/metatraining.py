@@ -185,6 +185,18 @@ register(
 )
 register(
     Layer(
+        "meta_train/second_derivative",
+        "How the meta-gradient changes along a direction of the meta-parameters, by JVP of the gradient.",
+        lambda s: {**_outer_inputs(s), **still(params.specs("direction", params.meta(s)))},
+        lambda s: tree("meta_grads", params.meta(s)),
+        {**RULE, **COSTS, "learning_rate": 0.01, "max_abs_update": 1.0, **VALUE, "S": 2, "T": 2, "B": 2},
+        (Case("two_inner_steps", {}, (BOTH_ALIVE,), stored=False, dtypes=("float64",), gradients=False),),
+        ("meta_train/outer_loss",),
+        notebook="meta_train",
+    )
+)
+register(
+    Layer(
         "meta_train/update",
         "A step of Adam on the meta-parameters along the mean of the agents' meta-gradients.",
         lambda s: {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from port import meta_gradient, names, value_fn, vtrace
 from port.adapter.inputs import (
     Settings,
@@ -90,10 +92,9 @@ def _train_rollouts(x: Tensors, s: Settings) -> list[Rollout]:
     return [rollout({name: value[i] for name, value in given.items()}) for i in range(s["S"])]
 
 
-@layer("meta_train/outer_loss")
-def _outer_loss(x: Tensors, s: Settings) -> Tensors:
+def _outer_arguments(x: Tensors, s: Settings) -> tuple[Any, ...]:
     state = meta_gradient.LearningState(learner_state(x, s), value_state(under("value", x), s))
-    result = meta_gradient.meta_gradient(
+    return (
         agent(s),
         value_config(s),
         meta_gradient.OuterLossConfig(),
@@ -102,12 +103,24 @@ def _outer_loss(x: Tensors, s: Settings) -> Tensors:
         _train_rollouts(x, s),
         rollout(below("rollout", under("valid", x))),
     )
+
+
+@layer("meta_train/outer_loss")
+def _outer_loss(x: Tensors, s: Settings) -> Tensors:
+    result = meta_gradient.meta_gradient(*_outer_arguments(x, s))
     return {
         **to_original("meta_grads", result.grads, names.meta_names(meta_config(s))),
         **flat_learner_state(result.state.learner, s),
         **below("value", flat_value_state(result.state.value, s)),
         **below("log", result.meta_log),
     }
+
+
+@layer("meta_train/second_derivative")
+def _second_derivative(x: Tensors, s: Settings) -> Tensors:
+    table = names.meta_names(meta_config(s))
+    along = meta_gradient.meta_gradient_along(to_ours("direction", x, table), *_outer_arguments(x, s))
+    return to_original("meta_grads", along, table)
 
 
 @layer("meta_train/update")

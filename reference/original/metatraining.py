@@ -188,6 +188,16 @@ def outer_loss(x: Tensors, s: Settings) -> Tensors:
     return {**{name.replace("meta_params/", "meta_grads/", 1): value for name, value in grads.items()}, **rest}
 
 
+def second_derivative(x: Tensors, s: Settings) -> Tensors:
+    """How that gradient changes along a direction, by JVP."""
+    at = {name: value for name, value in x.items() if name.startswith("meta_params/")}
+    along = {name: x[name.replace("meta_params/", "direction/", 1)] for name in at}
+    rest = {name: value for name, value in x.items() if not name.startswith("direction/")}
+    gradient = jax.grad(lambda meta_params: _outer_loss(meta_params, rest, s)[0])
+    _, change = jax.jvp(gradient, (at,), (along,))
+    return {name.replace("meta_params/", "meta_grads/", 1): value for name, value in change.items()}
+
+
 def meta_update(x: Tensors, s: Settings) -> Tensors:
     """The notebook's meta-update on given meta-gradients: their mean, through `optax.adam`."""
     optimiser = optax.adam(learning_rate=s["meta_learning_rate"])
@@ -208,5 +218,6 @@ LAYERS = {
     "values/outs_v": outs_v,
     "meta_train/value_fn": value_update,
     "meta_train/outer_loss": outer_loss,
+    "meta_train/second_derivative": second_derivative,
     "meta_train/update": meta_update,
 }

@@ -232,12 +232,22 @@ def _value_fn(x: Tensors, s: Settings) -> Tensors:
     return _named_value_state(state) | logs
 
 
-def _outer_loss(x: Tensors, s: Settings) -> Tensors:
+def _states(x: Tensors) -> tuple[LearnerState, ValueState, Tensors, Tensors]:
     learner = LearnerState(under("params", x), adam_state(x), meta_state(x))
-    states = (learner, _value_state(under("value", x)), under("train", x), under("valid", x))
+    return learner, _value_state(under("value", x)), under("train", x), under("valid", x)
+
+
+def _outer_loss(x: Tensors, s: Settings) -> Tensors:
+    states = _states(x)
     grads, (learner, value, logs) = jax.grad(outer_loss, has_aux=True)(under("meta_params", x), *states, s)
     new = below("params", learner.params) | named_adam(learner.opt) | named_meta_state(learner.meta)
     return below("meta_grads", grads) | new | below("value", _named_value_state(value)) | below("log", logs)
+
+
+def _second_derivative(x: Tensors, s: Settings) -> Tensors:
+    states = _states(x)
+    gradient = jax.grad(lambda meta_params: outer_loss(meta_params, *states, s)[0])
+    return below("meta_grads", jax.jvp(gradient, (under("meta_params", x),), (under("direction", x),))[1])
 
 
 def _meta_update(x: Tensors, s: Settings) -> Tensors:
@@ -250,5 +260,6 @@ LAYERS = {
     "values/outs_v": _outs_v,
     "meta_train/value_fn": _value_fn,
     "meta_train/outer_loss": _outer_loss,
+    "meta_train/second_derivative": _second_derivative,
     "meta_train/update": _meta_update,
 }
