@@ -25,7 +25,7 @@ from safetensors.numpy import save as save_tensors
 from parity.layers.draw import generator
 from parity.layers.spec import Arrays, Settings
 
-FORMAT = 1
+FORMAT = 2
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 SKETCH_WIDTH = 256
 SKETCH_ABOVE = 2_048
@@ -57,6 +57,20 @@ def reduced(array: np.ndarray) -> np.ndarray:
     """What is stored and compared of an array: itself, or its sketch if it is a large float array."""
     is_large = array.size > SKETCH_ABOVE and np.issubdtype(array.dtype, np.floating)
     return sketch(array) if is_large else array
+
+
+def compact(array: np.ndarray) -> np.ndarray:
+    """How an input is stored: in float32 where that loses nothing, as with all that is drawn."""
+    if array.dtype != np.float64:
+        return array
+    with np.errstate(over="ignore"):
+        single = array.astype(np.float32)
+    return single if np.array_equal(single, array, equal_nan=True) else array
+
+
+def wide(array: np.ndarray) -> np.ndarray:
+    """The inverse of `compact`."""
+    return array.astype(np.float64) if array.dtype == np.float32 else array
 
 
 @dataclass(frozen=True)
@@ -108,8 +122,8 @@ def tensors_of(golden: Golden) -> Arrays:
     """All tensors of a case that are written to its file, by `kind:name`."""
     flat: Arrays = {}
     if golden.stored:
-        flat |= {f"in:{name}": value for name, value in golden.inputs.items()}
-        flat |= {f"cot:{name}": value for name, value in golden.cotangents.items()}
+        flat |= {f"in:{name}": compact(value) for name, value in golden.inputs.items()}
+        flat |= {f"cot:{name}": compact(value) for name, value in golden.cotangents.items()}
     for dtype, outputs in golden.outputs.items():
         flat |= {f"out{dtype[-2:]}:{name}": value for name, value in outputs.items()}
     flat |= {f"vjp64:{name}": value for name, value in golden.vjps.items()}
@@ -254,7 +268,8 @@ class Store:
         parts: dict[str, Arrays] = {}
         for key in entry["tensors"]:
             kind, _, name = key.partition(":")
-            parts.setdefault(kind, {})[name] = tensors[f"{case}:{key}"]
+            stored = tensors[f"{case}:{key}"]
+            parts.setdefault(kind, {})[name] = wide(stored) if kind in ("in", "cot") else stored
         return Golden(
             layer=layer,
             case=case,
