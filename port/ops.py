@@ -95,8 +95,9 @@ def from_two_hot(probs: Tensor, max_abs: float) -> Tensor:
     """
     num_bins = probs.shape[-1]
     check_bins(num_bins, max_abs)
-    bins = torch.linspace(-max_abs, max_abs, num_bins, dtype=probs.dtype, device=probs.device)
-    return (probs * bins).sum(-1)
+    last = num_bins - 1
+    steps = torch.arange(-last, num_bins, 2, dtype=probs.dtype, device=probs.device)
+    return (probs * (steps * (max_abs / last))).sum(-1)  # the bin in the middle is exactly 0
 
 
 def check_bins(num_bins: int, max_abs: float) -> None:
