@@ -27,7 +27,9 @@ import torch
 from torch import Tensor
 
 from port import agent_net, nets, ops, optim, trees, value_fn
-from port.agent import Agent, check_rollout
+from port.agent import Agent, check_policy, check_rollout
+from port.config import check_numbers
+from port.disco import Disco
 from port.types import AdamState, LearnerState, Logs, Outputs, Params, Rollout
 from port.value_fn import ValueFnConfig, ValueState
 
@@ -40,6 +42,9 @@ class OuterLossConfig:
     prediction_entropy_cost: float = 1e-3  # of the predictions y and z there
     target_mean_cost: float = 1e-3  # squared mean of each of the rule's targets pi, y and z
     target_kl_cost: float = 1e-2  # from the target network's policy to the rule's policy target
+
+    def __post_init__(self) -> None:
+        check_numbers(self, "entropy_cost", "prediction_entropy_cost", "target_mean_cost", "target_kl_cost")
 
 
 class LearningState(NamedTuple):
@@ -188,7 +193,7 @@ def outer_loss(
 
     Notebook: colabs/meta_train.ipynb::calculate_meta_gradient
     """
-    check_rollouts(train_rollouts, valid_rollout)
+    check_rollouts(agent, train_rollouts, valid_rollout)
     regularisers, metrics = [], []
     for rollout in train_rollouts:
         state, regulariser, logs = inner_step(agent, value_config, outer, meta_params, state, rollout)
@@ -218,6 +223,7 @@ def meta_gradient(
 
     Notebook: colabs/meta_train.ipynb::calculate_meta_gradient
     """
+    agent.rule.check_meta_params(meta_params)
     tracked = leaves(meta_params)
     with torch.enable_grad():
         result = outer_loss(agent, value_config, outer, tracked, state, train_rollouts, valid_rollout)
@@ -267,9 +273,12 @@ def meta_update(
         return optim.apply_updates(meta_params, updates), opt_state, logs
 
 
-def check_rollouts(train_rollouts: Sequence[Rollout], valid_rollout: Rollout) -> None:
-    """Raises ValueError or KeyError where a rollout is missing or does not fit together."""
+def check_rollouts(agent: Agent, train_rollouts: Sequence[Rollout], valid_rollout: Rollout) -> None:
+    """Raises ValueError or KeyError where a rollout is missing or does not fit, or the rule has no meta-network."""
+    if not isinstance(agent.rule, Disco):
+        raise ValueError(f"{type(agent.rule).__name__} has no meta-parameters, so there is no meta-gradient.")
     if not train_rollouts:
         raise ValueError("A meta-gradient needs at least one inner update; give a rollout for each.")
     for rollout in (*train_rollouts, valid_rollout):
         check_rollout(rollout)
+        check_policy(rollout, agent.num_actions)
