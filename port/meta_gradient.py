@@ -9,7 +9,10 @@ direction is +-1 up to its epsilon: 0.99999... in exact arithmetic, just inside 
 passes the whole derivative. In float32 that number rounds onto the bound, or past it, and frameworks then pass 0, half
 or all of the derivative: a matter of rounding, not of the rule, although the update itself is right to 7e-6. So the
 meta-gradient of a fresh agent is judged in float64, where the direction stays inside the bound. Later updates mix old
-and new gradients and do not stand on it.
+and new gradients, and few of their entries come near it. The port does as JAX does (`ops.clip`): half of the derivative
+passes exactly on the bound, none beyond it. `port.meta_train` runs in float32, as the original's notebook does, so that
+the first inner update of a fresh agent tells the rule less than it could, there and here; give float64 tensors to
+`meta_gradient` where that matters.
 
 Even there a fresh agent is the hard case: where a gradient is as small as Adam's epsilon of 1e-8, the direction's
 derivative is up to 1e8, and with it the last digits of the gradient count. At the size of Disco103 the original's own
@@ -217,6 +220,9 @@ def meta_gradient(
     valid_rollout: Rollout,
 ) -> MetaGradient:
     """Gradient of the outer loss of one agent for every meta-parameter; arguments as of `outer_loss`.
+
+    In float32, what comes through an agent's very first update is a matter of rounding; the head of this module tells
+    why. Use float64 to compare it with anything.
 
     Returns:
         The gradient, the state after the inner updates (without a graph), and logs.
