@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from port import agent_net, init, names, ops, optim, rules
-from port.config import AgentConfig
+from port.config import AgentConfig, is_size
 from port.names import ObsSpec
 from port.types import (
     ActorTimestep,
@@ -57,10 +57,10 @@ def rule_inputs(rollout: Rollout, agent_out: Outputs, value_out: ValueOuts | Non
 
 
 def check_rollout(rollout: Rollout) -> None:
-    """Raises ValueError where the fields of a rollout do not have the same T+1 and B."""
+    """Raises ValueError where the fields of a rollout do not have the same T+1 and B, or hold what is no number."""
     lead = tuple(rollout.rewards.shape)
-    if len(lead) != 2 or lead[0] < 2:
-        raise ValueError(f"Rewards of a rollout must be [T+1, B] with at least 2 steps; got {lead}.")
+    if len(lead) != 2 or lead[0] < 2 or lead[1] < 1:
+        raise ValueError(f"Rewards of a rollout must be [T+1, B] with at least 2 steps of 1 environment; got {lead}.")
     fields: dict[str, Tensor] = {"actions": rollout.actions, "discounts": rollout.discounts}
     fields |= {f"observations[{i}]": x for i, x in enumerate(agent_net.leaves(rollout.observations))}
     fields |= {f"agent_outs/{name}": x for name, x in rollout.agent_outs.items()}
@@ -69,6 +69,23 @@ def check_rollout(rollout: Rollout) -> None:
     for name, x in fields.items():
         if tuple(x.shape[:2]) != lead:
             raise ValueError(f"Rewards are [T+1, B] = {lead}, but {name} is {tuple(x.shape)}.")
+        if bool(x.isnan().any()):  # minus infinity may stand in logits, for what cannot be chosen
+            raise ValueError(f"The rollout's {name} holds NaN; look at what made it.")
+    if not bool(rollout.rewards.isfinite().all()):
+        raise ValueError("The rollout's rewards are not all finite; look at what made them.")
+
+
+def check_dtypes(rollout: Rollout, params: Params, meta_params: Params | None) -> None:
+    """Raises ValueError where what is computed with is not all in the dtype of the agent's parameters."""
+    dtype = next(iter(params.values())).dtype
+    found = {f"parameter {name}": x.dtype for name, x in params.items()}
+    found |= {f"meta-parameter {name}": x.dtype for name, x in (meta_params or {}).items()}
+    found |= {"agent_outs/logits of the rollout": rollout.agent_outs["logits"].dtype}
+    if rollout.rewards.is_floating_point():
+        found |= {"rewards of the rollout": rollout.rewards.dtype}
+    for name, other in found.items():
+        if other != dtype:
+            raise ValueError(f"The agent learns in {dtype}, but {name} is {other}; make all of one dtype.")
 
 
 def check_policy(rollout: Rollout, num_actions: int) -> None:
@@ -102,6 +119,8 @@ class Agent:
         """
         if num_actions < 1:
             raise ValueError(f"An agent needs at least one action; got {num_actions}.")
+        if not (is_size(num_actions) and is_size(names.observation_size(obs_spec))):
+            raise ValueError(f"An agent needs observations and actions; got {obs_spec} and {num_actions}.")
         self.config, self.obs_spec, self.num_actions = config, obs_spec, num_actions
         self.rule = rules.make(config)
         self.shapes = init.shapes_of_agent(config, obs_spec, num_actions)
@@ -239,6 +258,7 @@ class Agent:
         check_policy(rollout, self.num_actions)
         names.check_shapes(state.params, self.shapes, "agent's parameters")
         self.rule.check_meta_params(meta_params)
+        check_dtypes(rollout, state.params, meta_params)
         config = self.config
         with torch.enable_grad():
             params = _tracked(state.params, is_meta_training)

@@ -130,7 +130,10 @@ def policy(params: Params) -> Callable[[Observations], Tensor]:
     head_weight, head_bias = nets.weight_and_bias(params, "heads/logits")
 
     def logits(observations: Observations) -> Tensor:
-        x = torch.addmm(first[1], flatten_observations(observations, 1, like=head_weight), first[0])
+        x = flatten_observations(observations, 1, like=head_weight)
+        if x.shape[-1] != first[0].shape[0]:
+            raise ValueError(f"The agent sees {first[0].shape[0]} numbers; these observations have {x.shape[-1]}.")
+        x = torch.addmm(first[1], x, first[0])
         for weight, bias in others:
             x = torch.addmm(bias, x.relu(), weight)
         return torch.addmm(head_bias, x, head_weight)

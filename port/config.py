@@ -5,25 +5,66 @@ An agent's rule is chosen by the type of `AgentConfig.rule`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from math import inf, isfinite
+from numbers import Integral, Real
 from typing import Any, TypeAlias
 
 from port.input_option import InputOption, disco_input_option, feature_width
 
 
-def _positive(owner: object, *names: str) -> None:
-    for name in names:
-        value = getattr(owner, name)
-        sizes = value if isinstance(value, tuple) else (value,)
-        if any(size <= 0 for size in sizes):
-            raise ValueError(f"{type(owner).__name__}.{name} is {value}; it must be positive.")
+def is_number(value: Any) -> bool:
+    """Whether a setting is a finite number."""
+    return isinstance(value, Real) and value is not True and value is not False and isfinite(value)
 
 
-def _fraction(owner: object, *names: str) -> None:
+def is_size(value: Any) -> bool:
+    """Whether a setting is a positive whole number."""
+    return isinstance(value, Integral) and is_number(value) and int(value) > 0
+
+
+def _check(owner: object, names: Sequence[str], is_good: Callable[[Any], bool], wish: str) -> None:
     for name in names:
         value = getattr(owner, name)
-        if not 0.0 <= value <= 1.0:
-            raise ValueError(f"{type(owner).__name__}.{name} is {value}; it must lie between 0 and 1.")
+        if not is_good(value):
+            raise ValueError(f"{type(owner).__name__}.{name} is {value}; it must be {wish}.")
+
+
+def check_sizes(owner: object, *names: str) -> None:
+    """Raises ValueError unless each setting is a positive whole number."""
+    _check(owner, names, is_size, "positive and whole")
+
+
+def check_widths(owner: object, *names: str, at_least: int = 1) -> None:
+    """Raises ValueError unless each setting is a tuple with the widths of at least so many layers."""
+    wish = f"a tuple of positive widths, of {at_least} layers or more"
+    _check(owner, names, lambda x: isinstance(x, tuple) and len(x) >= at_least and all(map(is_size, x)), wish)
+
+
+def check_positive(owner: object, *names: str) -> None:
+    """Raises ValueError unless each setting is a positive number."""
+    _check(owner, names, lambda x: is_number(x) and x > 0, "positive, and finite")
+
+
+def check_fractions(owner: object, *names: str) -> None:
+    """Raises ValueError unless each setting lies between 0 and 1."""
+    _check(owner, names, lambda x: is_number(x) and 0.0 <= x <= 1.0, "a number between 0 and 1")
+
+
+def check_decays(owner: object, *names: str) -> None:
+    """Raises ValueError unless each setting lies between 0 and 1, without 1: nothing would enter such an average."""
+    _check(owner, names, lambda x: is_number(x) and 0.0 <= x < 1.0, "a number between 0 and 1, and below 1")
+
+
+def check_numbers(owner: object, *names: str) -> None:
+    """Raises ValueError unless each setting is a finite number."""
+    _check(owner, names, is_number, "a finite number")
+
+
+def check_deviations(owner: object, *names: str) -> None:
+    """Raises ValueError unless each setting is None or a positive number."""
+    check_positive(owner, *(name for name in names if getattr(owner, name) is not None))
 
 
 @dataclass(frozen=True)
@@ -36,7 +77,9 @@ class MetaRnnConfig:
     hidden_size: int = 128  # M
 
     def __post_init__(self) -> None:
-        _positive(self, "policy_channels", "embedding_size", "pred_embedding_size", "hidden_size")
+        check_widths(self, "policy_channels", "pred_embedding_size")
+        check_widths(self, "embedding_size", at_least=0)
+        check_sizes(self, "hidden_size")
 
 
 @dataclass(frozen=True)
@@ -56,7 +99,9 @@ class MetaNetConfig:
     inputs: InputOption = field(default_factory=disco_input_option)
 
     def __post_init__(self) -> None:
-        _positive(self, "prediction_size", "hidden_size", "embedding_size", "policy_channels", "policy_target_channels")
+        check_sizes(self, "prediction_size", "hidden_size")
+        check_widths(self, "embedding_size", "policy_channels", "policy_target_channels")
+        check_deviations(self, "output_stddev", "aux_stddev", "policy_target_stddev", "state_stddev")
 
     def action_features(self, embedding: int) -> int:
         """Features per action that enter a policy net: the listed ones and the action taken, one-hot."""
@@ -80,7 +125,10 @@ class AgentNetConfig:
     lstm_size: int = 128  # L
 
     def __post_init__(self) -> None:
-        _positive(self, "dense", "head_mlp_hiddens", "lstm_size")
+        check_widths(self, "dense")
+        check_widths(self, "head_mlp_hiddens", at_least=0)
+        check_sizes(self, "lstm_size")
+        check_deviations(self, "head_w_init_std")
 
 
 @dataclass(frozen=True)
@@ -94,8 +142,10 @@ class DiscoConfig:
     moving_average_eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        _positive(self, "max_abs_value", "moving_average_eps")
-        _fraction(self, "value_discount", "moving_average_decay")
+        check_positive(self, "max_abs_value", "moving_average_eps")
+        check_fractions(self, "value_discount")
+        check_decays(self, "moving_average_decay")
+        check_sizes(self, "num_bins")
         if self.num_bins < 2:
             raise ValueError(f"DiscoConfig.num_bins is {self.num_bins}; two-hot values need at least 2.")
 
@@ -114,7 +164,8 @@ class HyperParams:
     discount_factor: float = 0.997
 
     def __post_init__(self) -> None:
-        _fraction(self, "target_params_coeff", "value_fn_td_lambda", "discount_factor")
+        check_numbers(self, "pi_cost", "y_cost", "z_cost", "value_cost", "aux_policy_cost")
+        check_fractions(self, "target_params_coeff", "value_fn_td_lambda", "discount_factor")
 
 
 @dataclass(frozen=True)
@@ -134,8 +185,8 @@ class ActorCriticConfig:
     moving_average_eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        _positive(self, "max_abs_value", "moving_average_eps")
-        _fraction(self, "moving_average_decay")
+        check_positive(self, "max_abs_value", "moving_average_eps")
+        check_decays(self, "moving_average_decay")
         if self.categorical_value and self.num_bins < 2:
             raise ValueError(f"ActorCriticConfig.num_bins is {self.num_bins}; two-hot values need at least 2.")
         if self.normalize_td and self.categorical_value:
@@ -153,7 +204,8 @@ class ActorCriticHyperParams:
     value_cost: float = 0.5
 
     def __post_init__(self) -> None:
-        _fraction(self, "discount_factor", "vtrace_lambda")
+        check_fractions(self, "discount_factor", "vtrace_lambda")
+        check_numbers(self, "entropy_cost", "pg_cost", "value_cost")
 
 
 @dataclass(frozen=True)
@@ -169,6 +221,9 @@ class PolicyGradientConfig:
     entropy_cost: float = 0.01
     normalize_adv: bool = True
     pg_cost: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_numbers(self, "entropy_cost", "pg_cost")
 
 
 RuleConfig: TypeAlias = DiscoConfig | ActorCriticConfig | PolicyGradientConfig
@@ -218,7 +273,11 @@ class AgentConfig:
     net: AgentNetConfig = field(default_factory=AgentNetConfig)
 
     def __post_init__(self) -> None:
-        _positive(self, "learning_rate", "max_abs_update")
+        check_positive(self, "learning_rate")
+        if self.max_abs_update != inf:  # which is no bound
+            check_positive(self, "max_abs_update")
+        if not isinstance(self.net, AgentNetConfig) or not isinstance(self.meta_net, MetaNetConfig):
+            raise ValueError("AgentConfig.net must be an AgentNetConfig, and meta_net a MetaNetConfig.")
         if type(self.rule) not in _HYPER:
             known = ", ".join(rule.__name__ for rule in _HYPER)
             raise ValueError(f"AgentConfig.rule is a {type(self.rule).__name__}; it must be one of {known}.")

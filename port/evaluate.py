@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, fields, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,14 @@ def parser() -> argparse.ArgumentParser:
 def _reader(kind: Any) -> Any:
     if not isinstance(kind, tuple):
         return kind
-    return lambda text: tuple(kind[0](part) for part in text.split(","))
+
+    def widths(text: str) -> tuple[Any, ...]:
+        try:
+            return tuple(kind[0](part) for part in text.split(","))
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"give whole numbers, as 512,512, not {text!r}") from None
+
+    return widths
 
 
 def _help(name: str) -> str:
@@ -89,6 +97,8 @@ def read_seeds(text: str) -> list[int]:
         found = list(range(found[0]))
     if not found or len(set(found)) != len(found) or min(found) < 0:
         raise ValueError(f"--seeds {text} gives no list of different seeds.")
+    if max(found) >= 2**63:
+        raise ValueError(f"--seeds {text} gives a seed that does not fit into 63 bits.")
     return found
 
 
@@ -209,9 +219,21 @@ def verdict(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def check_asked(arguments: argparse.Namespace, lives: int, target: Path) -> None:
+    """Raises ValueError for what would only show after all lives have ended."""
+    if not isfinite(arguments.bar):
+        raise ValueError(f"--bar {arguments.bar} is no catch rate.")
+    if not 0 <= arguments.at_least <= lives:
+        raise ValueError(f"--at-least {arguments.at_least} cannot be met by {lives} seeds.")
+    if target.is_dir() or (arguments.json and not target.parent.is_dir()):
+        raise ValueError(f"The summary cannot be written to {target}; give a file in a folder that exists.")
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Runs the lives; 0 done, 1 fewer solve it than asked for."""
     task, chosen = task_of(arguments), read_seeds(arguments.seeds)
+    target = arguments.json or arguments.out / "summary.json"
+    check_asked(arguments, len(chosen), target)
     arguments.out.mkdir(parents=True, exist_ok=True)
     began, lives = time.perf_counter(), []
     progress = None if arguments.quiet else Progress(chosen, task.loop.num_steps)
@@ -220,7 +242,6 @@ def run(arguments: argparse.Namespace) -> int:
             write_curve(life, arguments.out)
             lives.append(life)
     found = summary(task, lives, arguments.bar, time.perf_counter() - began)
-    target = arguments.json or arguments.out / "summary.json"
     target.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(verdict(found))
     return 1 if found["solved"] < arguments.at_least else 0
@@ -231,7 +252,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     try:
         return run(arguments)
-    except (ValueError, OSError) as problem:
+    except (ValueError, OSError, RuntimeError) as problem:
         print(f"port.evaluate: {problem}", file=sys.stderr)
         return 2
 

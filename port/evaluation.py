@@ -16,7 +16,7 @@ from torch import Tensor
 
 from port import acting
 from port.agent import Agent
-from port.config import AgentConfig, AgentNetConfig
+from port.config import AgentConfig, AgentNetConfig, PolicyGradientConfig
 from port.environments import Catch
 from port.replay import ReplayBuffer
 from port.types import LearnerState, Logs, Params, Rollout
@@ -208,6 +208,7 @@ def live(
     config = config or EvalConfig()
     env = Catch(config.rows, config.columns, dtype)
     check_agent(agent, env)
+    agent.rule.check_meta_params(meta_params)
     generator = torch.Generator().manual_seed(config.seed)
     state = state or agent.initial_learner_state(generator, dtype)
     chance = randomness or DrawnRandomness(config, env, generator, dtype)
@@ -272,7 +273,9 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def check_agent(agent: Agent, env: Catch) -> None:
-    """Raises ValueError where an agent was made for another board."""
+    """Raises ValueError where an agent was made for another board, or cannot learn by itself."""
+    if isinstance(agent.config.rule, PolicyGradientConfig):
+        raise ValueError("The policy-gradient rule needs a value function beside the agent; this loop has none.")
     if agent.obs_spec != env.observation_shape or agent.num_actions != env.num_actions:
         raise ValueError(
             f"The agent was made for observations of {agent.obs_spec} and {agent.num_actions} actions; these boards "

@@ -37,7 +37,7 @@ def checkpointed_meta_gradient(
     The states between the updates are kept without a graph. From the last one back, each update is computed again, and
     the gradient for the state after it is carried to the state before it.
     """
-    check_rollouts(train_rollouts, valid_rollout)
+    check_rollouts(agent, train_rollouts, valid_rollout)
     given, metrics, N = [state], [], len(train_rollouts)
     reg_losses = []
     for rollout in train_rollouts:

@@ -9,7 +9,10 @@ direction is +-1 up to its epsilon: 0.99999... in exact arithmetic, just inside 
 passes the whole derivative. In float32 that number rounds onto the bound, or past it, and frameworks then pass 0, half
 or all of the derivative: a matter of rounding, not of the rule, although the update itself is right to 7e-6. So the
 meta-gradient of a fresh agent is judged in float64, where the direction stays inside the bound. Later updates mix old
-and new gradients and do not stand on it.
+and new gradients, and few of their entries come near it. The port does as JAX does (`ops.clip`): half of the derivative
+passes exactly on the bound, none beyond it. `port.meta_train` runs in float32, as the original's notebook does, so that
+the first inner update of a fresh agent tells the rule less than it could, there and here; give float64 tensors to
+`meta_gradient` where that matters.
 
 Even there a fresh agent is the hard case: where a gradient is as small as Adam's epsilon of 1e-8, the direction's
 derivative is up to 1e8, and with it the last digits of the gradient count. At the size of Disco103 the original's own
@@ -28,7 +31,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from port import agent_net, nets, ops, optim, trees, value_fn
-from port.agent import Agent, check_rollout
+from port.agent import Agent, check_policy, check_rollout
+from port.config import check_numbers
+from port.disco import Disco
 from port.types import AdamState, LearnerState, Logs, Outputs, Params, Rollout
 from port.value_fn import ValueFnConfig, ValueState
 
@@ -41,6 +46,9 @@ class OuterLossConfig:
     prediction_entropy_cost: float = 1e-3  # of the predictions y and z there
     target_mean_cost: float = 1e-3  # squared mean of each of the rule's targets pi, y and z
     target_kl_cost: float = 1e-2  # from the target network's policy to the rule's policy target
+
+    def __post_init__(self) -> None:
+        check_numbers(self, "entropy_cost", "prediction_entropy_cost", "target_mean_cost", "target_kl_cost")
 
 
 class LearningState(NamedTuple):
@@ -189,7 +197,7 @@ def outer_loss(
 
     Notebook: colabs/meta_train.ipynb::calculate_meta_gradient
     """
-    check_rollouts(train_rollouts, valid_rollout)
+    check_rollouts(agent, train_rollouts, valid_rollout)
     regularisers, metrics = [], []
     for rollout in train_rollouts:
         state, regulariser, logs = inner_step(agent, value_config, outer, meta_params, state, rollout)
@@ -214,11 +222,15 @@ def meta_gradient(
 ) -> MetaGradient:
     """Gradient of the outer loss of one agent for every meta-parameter; arguments as of `outer_loss`.
 
+    In float32, what comes through an agent's very first update is a matter of rounding; the head of this module tells
+    why. Use float64 to compare it with anything.
+
     Returns:
         The gradient, the state after the inner updates (without a graph), and logs.
 
     Notebook: colabs/meta_train.ipynb::calculate_meta_gradient
     """
+    agent.rule.check_meta_params(meta_params)
     tracked = leaves(meta_params)
     with torch.enable_grad():
         result = outer_loss(agent, value_config, outer, tracked, state, train_rollouts, valid_rollout)
@@ -309,9 +321,12 @@ def meta_update(
         return optim.apply_updates(meta_params, updates), opt_state, logs
 
 
-def check_rollouts(train_rollouts: Sequence[Rollout], valid_rollout: Rollout) -> None:
-    """Raises ValueError or KeyError where a rollout is missing or does not fit together."""
+def check_rollouts(agent: Agent, train_rollouts: Sequence[Rollout], valid_rollout: Rollout) -> None:
+    """Raises ValueError or KeyError where a rollout is missing or does not fit, or the rule has no meta-network."""
+    if not isinstance(agent.rule, Disco):
+        raise ValueError(f"{type(agent.rule).__name__} has no meta-parameters, so there is no meta-gradient.")
     if not train_rollouts:
         raise ValueError("A meta-gradient needs at least one inner update; give a rollout for each.")
     for rollout in (*train_rollouts, valid_rollout):
         check_rollout(rollout)
+        check_policy(rollout, agent.num_actions)

@@ -201,6 +201,11 @@ def importance_weights(pi_logits: Tensor, mu_logits: Tensor, actions: Tensor) ->
 
     Reference: disco_rl/value_fns/value_utils.py::importance_weight
     """
+    if pi_logits.shape != mu_logits.shape:
+        raise ValueError(
+            f"The policy learned about is {tuple(pi_logits.shape)}, the one that acted {tuple(mu_logits.shape)}; "
+            "importance weights need both over the same steps and actions."
+        )
     pi_logits, mu_logits = pi_logits.detach(), mu_logits.detach()
     log_pi = batch_lookup(pi_logits.log_softmax(-1), actions)
     log_mu = batch_lookup(mu_logits.log_softmax(-1), actions)

@@ -61,6 +61,9 @@ def _bias(decay: float, count: Tensor, dtype: torch.dtype) -> Tensor:
 def clip_and_scale(updates: Params, max_abs_update: float, learning_rate: float) -> Params:
     """Clips each entry to the bound, then takes a step of the learning rate downhill.
 
+    At an agent's first update every entry stands on the usual bound of 1 but for Adam's epsilon, which float32 cannot
+    tell apart: the derivative is then a matter of rounding (see the head of `port.meta_gradient`).
+
     Reference: disco_rl/agent.py::Agent.__init__
     """
     return {name: ops.clip(u, -max_abs_update, max_abs_update) * -learning_rate for name, u in updates.items()}

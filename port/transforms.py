@@ -144,6 +144,9 @@ def normalize(
     """
     if x.ndim < 2:
         raise ValueError(f"normalize averages over time and batch; got a tensor of shape {tuple(x.shape)}.")
+    if state.m1.hidden.shape[2:] != x.shape[2:]:
+        kept, got = tuple(state.m1.hidden.shape[2:]), tuple(x.shape[2:])
+        raise ValueError(f"The state of normalize is for features of {kept}; got features of {got}.")
     m1 = update_average(state.m1, x.mean((0, 1), keepdim=True), decay)
     m2 = update_average(state.m2, x.square().mean((0, 1), keepdim=True), decay)
     variance = m2.average - m1.average.square()

@@ -13,6 +13,14 @@ import torch
 from torch import Tensor
 
 from port import agent_net, init, moving_average, names, nets, ops, optim, trees, values, vtrace
+from port.config import (
+    check_decays,
+    check_deviations,
+    check_fractions,
+    check_numbers,
+    check_positive,
+    check_widths,
+)
 from port.names import ObsSpec
 from port.types import AdamState, EmaState, Logs, Observations, Params, Rollout, ValueOuts
 
@@ -35,11 +43,12 @@ class ValueFnConfig:
     ema_eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "max_abs_update", "ema_eps"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"ValueFnConfig.{name} is {getattr(self, name)}; it must be positive.")
-        if not self.dense or min(self.dense) < 1:
-            raise ValueError(f"ValueFnConfig.dense is {self.dense}; give the width of at least one layer.")
+        check_widths(self, "dense")
+        check_positive(self, "learning_rate", "max_abs_update", "ema_eps")
+        check_fractions(self, "discount_factor", "td_lambda")
+        check_decays(self, "ema_decay")
+        check_numbers(self, "outer_value_cost")
+        check_deviations(self, "head_w_init_std")
 
 
 class ValueState(NamedTuple):

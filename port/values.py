@@ -81,6 +81,9 @@ def retrace(target_q_a: Tensor, target_values: Tensor, rewards: Tensor, discount
     T, B = rewards.shape
     if target_values.shape != (T + 1, B):
         raise ValueError(f"Values are {tuple(target_values.shape)}; with {T} transitions of {B} they must be [T+1, B].")
+    for name, x in (("Action values", target_q_a), ("Discounts", discounts), ("Traces", traces)):
+        if x.shape != (T, B):
+            raise ValueError(f"{name} are {tuple(x.shape)}; with {T} transitions of {B} they must be [T, B].")
     held = (x.detach() for x in (target_q_a, target_values, rewards, discounts, traces))
     target_q_a, target_values, rewards, discounts, traces = held
     target = rewards[-1] + discounts[-1] * target_values[-1]  # [B]

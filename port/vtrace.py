@@ -32,6 +32,9 @@ def vtrace(
     T, B = rewards.shape
     if target_values.shape != (T + 1, B):
         raise ValueError(f"Values are {tuple(target_values.shape)}; with {T} transitions of {B} they must be [T+1, B].")
+    if not discounts.shape == rho.shape == (T, B):
+        got = f"{tuple(discounts.shape)} and {tuple(rho.shape)}"
+        raise ValueError(f"Discounts and importance weights are {got}; with {T} transitions of {B} both are [T, B].")
     clipped_rho = torch.minimum(rho, torch.ones_like(rho))
     # Detached, not under no_grad, which would let the tangents of forward mode pass.
     value, reward, discount, weight = (x.detach() for x in (target_values, rewards, discounts, clipped_rho))

@@ -62,6 +62,8 @@ def _to_ours(
     device: torch.device | str | None,
 ) -> Params:
     """Translates names after checking that exactly the expected tensors are there, with the expected shapes."""
+    if not dtype.is_floating_point:
+        raise ValueError(f"Parameters in {dtype} cannot be learned with; give a floating-point dtype.")
     missing, extra = sorted(set(table.values()) - set(arrays)), sorted(set(arrays) - set(table.values()))
     if missing or extra:
         parts = [f"{label} {', '.join(found)}" for label, found in (("lacks", missing), ("also has", extra)) if found]
@@ -76,6 +78,8 @@ def _to_ours(
         array = np.array(arrays[original])
         if array.dtype.kind != "f":
             raise ValueError(f"Tensor {original!r} holds {array.dtype}; weights are floating point.")
+        if not np.isfinite(array).all():
+            raise ValueError(f"Tensor {original!r} holds numbers that are not finite; these weights are spoilt.")
         params[ours] = torch.from_numpy(array).to(device=device, dtype=dtype)
     return params
 

@@ -129,6 +129,12 @@ def test_the_verdict_is_in_words(done, capsys):
         (["--weights", "{folder}/rule.npz", "--steps", "0"], "num_steps is 0; it must be positive"),
         (["--weights", "{folder}/rule.npz", "--jobs", "0"], "At least one process is needed"),
         (["--weights", "{folder}/rule.npz", "--num-bins", "1"], "two-hot values need at least 2"),
+        (["--weights", "{folder}/rule.npz", "--learning-rate", "nan"], "learning_rate is nan; it must be positive"),
+        (["--weights", "{folder}/rule.npz", "--seeds", f"{2**70},1"], "does not fit into 63 bits"),
+        (["--weights", "{folder}/rule.npz", "--bar", "nan"], "--bar nan is no catch rate"),
+        (["--weights", "{folder}/rule.npz", "--seeds", "2", "--at-least", "3"], "cannot be met by 2 seeds"),
+        (["--weights", "{folder}/rule.npz", "--json", "{folder}/none/x.json"], "The summary cannot be written to"),
+        (["--weights", "{folder}/rule.npz", "--json", "{folder}"], "The summary cannot be written to"),
     ],
 )
 def test_what_cannot_run_ends_with_2_and_a_sentence(folder, tmp_path, capsys, arguments, sentence):
@@ -136,6 +142,14 @@ def test_what_cannot_run_ends_with_2_and_a_sentence(folder, tmp_path, capsys, ar
     assert evaluate.main([*given, "--quiet", "--out", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert sentence in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize("text", ['{"dense": "abc"}', '{"dense": [1.5]}', '{"dense": 5}', '{"num_bins": null}'])
+def test_a_configuration_of_other_types_is_refused_in_a_sentence(folder, tmp_path, capsys, text):
+    (tmp_path / "odd.json").write_text(text)
+    given = ["--weights", str(folder / "rule.npz"), "--config", str(tmp_path / "odd.json")]
+    assert evaluate.main([*given, "--quiet", "--out", str(tmp_path)]) == 2
+    assert "it must be" in capsys.readouterr().err
 
 
 def test_weights_of_something_else_are_refused(tmp_path, capsys):

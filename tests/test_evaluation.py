@@ -19,7 +19,7 @@ from port.config import (
     get_settings_actor_critic,
 )
 from port.environments import Catch
-from port.evaluation import DrawnRandomness, EvalConfig, accumulate_returns, catch_rate, evaluate
+from port.evaluation import DrawnRandomness, EvalConfig, accumulate_returns, catch_rate, eval_agent_config, evaluate
 from port.init import init_meta_params
 
 NET = AgentNetConfig(dense=(12,), head_mlp_hiddens=(6,), lstm_size=6)
@@ -49,6 +49,14 @@ def test_the_notebooks_settings_follow_from_each_other():
     assert (config.num_envs, config.min_buffer_size) == (2, 64)
     first = math.ceil(config.min_buffer_size / config.num_envs)
     assert config.num_steps - first + 1 == 969  # learner steps of the notebook
+
+
+def test_the_defaults_are_the_notebooks():
+    config, agent = EvalConfig(), eval_agent_config()
+    assert (config.num_steps, config.batch_size, config.rollout_length, config.replay_ratio) == (1000, 64, 29, 32)
+    assert (config.capacity, config.rows, config.columns, config.seed, config.replay_seed) == (1024, 8, 8, 0, 17)
+    assert (agent.learning_rate, agent.net.dense, agent.net.head_w_init_std) == (1e-2, (512, 512), 1e-2)
+    assert (agent.net.head_mlp_hiddens, agent.net.lstm_size) == ((128,), 128)
 
 
 def test_it_learns_once_the_buffer_holds_a_batch(life):

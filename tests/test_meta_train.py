@@ -52,9 +52,7 @@ def flags(settings: dict) -> list[str]:
 
 
 def finished(out: Path) -> dict[str, bytes]:
-    return {name: (out / name).read_bytes() for name in KEPT if name != "last.npz" and name != "best.npz"} | {
-        name: b"".join(x.tobytes() for _, x in sorted(np.load(out / name).items())) for name in ("last.npz", "best.npz")
-    }
+    return {name: (out / name).read_bytes() for name in KEPT}
 
 
 def train(out: Path, workers: int = 1, **changes: object) -> MetaTrainConfig:
@@ -130,6 +128,16 @@ def test_a_run_that_was_shorter_goes_on_as_if_it_had_not_stopped(whole: dict[str
     assert finished(tmp_path) == whole
 
 
+def test_norms_that_cut_the_meta_gradient_are_the_same_after_every_restart(tmp_path: Path) -> None:
+    """A norm is summed in the order of the parameters, which must be the same in a checkpoint and at the start."""
+    short = {"evaluate_every": 0, "max_meta_grad_norm": 1e-3, "checkpoint_every": 1}
+    train(tmp_path / "whole", **short)
+    for updates in range(1, 7):
+        train(tmp_path / "again", **short, num_meta_updates=updates)
+    for name in ("checkpoint.safetensors", "last.npz", "log.csv"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
 def test_recomputing_gives_the_same_run_but_for_rounding(whole: dict[str, bytes], tmp_path: Path) -> None:
     train(tmp_path, recompute=True, num_meta_updates=2)
     again = [line.split(",") for line in (tmp_path / "log.csv").read_text().splitlines()]
@@ -178,6 +186,11 @@ def test_settings_are_the_notebooks_and_read_from_the_command_line() -> None:
         ({"num_inner_steps": 0}, "num_inner_steps is 0"),
         ({"lifetime": -1}, "lifetime is -1"),
         ({"prediction_size": 0}, "prediction_size"),
+        ({"meta_learning_rate": -1.0}, "meta_learning_rate is -1.0; it must be positive"),
+        ({"meta_learning_rate": float("nan")}, "meta_learning_rate is nan"),
+        ({"max_meta_grad_norm": float("nan")}, "max_meta_grad_norm is nan"),
+        ({"value_learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"max_abs_value": float("inf")}, "max_abs_value is inf"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused_before_any_work(change: dict, sentence: str) -> None:
@@ -199,3 +212,64 @@ def test_missing_or_wrong_weights_are_told_in_a_sentence(tmp_path: Path, capsys:
     np.savez(tmp_path / "odd.npz", x=np.zeros(2, np.float32))
     assert main([*tiny, "--weights", str(tmp_path / "odd.npz")]) == 2
     assert "not weights for this configuration" in capsys.readouterr().err
+
+
+def once(out: Path, *more: str) -> int:
+    settings = {**TINY, "num_meta_updates": 2, "evaluate_every": 0}
+    return main(["--quiet", "--workers", "1", "--out", str(out), *flags(settings), *more])
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [lambda whole: whole[:500], lambda whole: b"", lambda whole: b"no checkpoint" * 40],
+    ids=["cut", "no", "odd"],
+)
+def test_a_damaged_checkpoint_is_told_in_a_sentence_and_left_alone(tmp_path, capsys, harm) -> None:
+    train(tmp_path, num_meta_updates=1, evaluate_every=0)
+    path = tmp_path / "checkpoint.safetensors"
+    path.write_bytes(harm(path.read_bytes()))
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert once(tmp_path) == 2
+    assert "is damaged" in capsys.readouterr().err
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_a_run_does_not_continue_from_other_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = train(tmp_path / "first", num_meta_updates=1, evaluate_every=0)
+    one, other = Files(tmp_path / "first").last, tmp_path / "other.npz"
+    moved = {name: p + 1 for name, p in weights.load_npz(one, config.agent.meta_net).items()}
+    weights.save_npz(other, moved, config.agent.meta_net)
+    assert once(tmp_path / "first", "--weights", str(one)) == 2
+    assert "was started from random weights, not from" in capsys.readouterr().err
+    assert once(tmp_path / "second", "--weights", str(one), "--num-meta-updates", "1") == 0
+    assert once(tmp_path / "second", "--weights", str(other)) == 2
+    assert "was started from other weights, not from" in capsys.readouterr().err
+    assert once(tmp_path / "second", "--weights", str(one)) == 0
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log.csv").write_text("my,own\n1,2\n")
+    assert once(tmp_path) == 2
+    assert "use another --out" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text("mine")
+    assert once(tmp_path) == 2
+    assert "does not hold settings of a meta-training" in capsys.readouterr().err
+    assert (tmp_path / "log.csv").read_text() == "my,own\n1,2\n" and (tmp_path / "config.json").read_text() == "mine"
+
+
+def test_a_run_that_never_reached_a_checkpoint_starts_again_with_its_settings_only(tmp_path, capsys) -> None:
+    config = MetaTrainConfig(**{**TINY, "num_meta_updates": 2, "evaluate_every": 0})  # type: ignore[arg-type]
+    (tmp_path / "config.json").write_text(config.to_json())
+    (tmp_path / "log.csv").write_text("step,loss\n0,1.5\n")
+    assert once(tmp_path, "--seed", "9") == 2
+    assert "made with other settings (seed 4 -> 9)" in capsys.readouterr().err
+    (tmp_path / "log.csv").write_text("")
+    assert once(tmp_path) == 0
+
+
+def test_no_workers_and_lists_of_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert once(tmp_path, "--workers", "0") == 2
+    assert "At least one worker is needed; got 0" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        once(tmp_path, "--dense", "8,x")
+    assert "give one or more, as 512,512, not '8,x'" in capsys.readouterr().err

@@ -15,6 +15,7 @@ import pytest
 from parity.layers import REGISTRY
 from parity.layers.draw import case_inputs
 from port.evaluation import EvalConfig, eval_agent_config
+from port.meta_train import MetaTrainConfig
 
 CHECKOUT = os.environ.get("DISCO_RL_CHECKOUT", "")
 NOTEBOOK = pathlib.Path(CHECKOUT) / "colabs" / "eval.ipynb"
@@ -23,9 +24,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def cell(holding):
+def cell(holding, notebook=NOTEBOOK):
     """The only code cell with a text in it."""
-    cells = ["".join(c["source"]) for c in json.loads(NOTEBOOK.read_text())["cells"] if c["cell_type"] == "code"]
+    cells = ["".join(c["source"]) for c in json.loads(notebook.read_text())["cells"] if c["cell_type"] == "code"]
     (found,) = (text for text in cells if holding in text)
     return found
 
@@ -110,3 +111,24 @@ def test_the_settings_are_the_notebooks():
     assert agent["head_w_init_std"] == ours.net.head_w_init_std
     assert agent["head_mlp_hiddens"] == ours.net.head_mlp_hiddens
     assert agent["lstm_size"] == ours.net.lstm_size
+
+
+def test_the_settings_of_meta_training_are_the_notebooks():
+    notebook = NOTEBOOK.with_name("meta_train.ipynb")
+    loop, config = literals(cell("# @title Meta training config", notebook)), MetaTrainConfig()
+    assert loop["num_steps"] == config.num_meta_updates
+    assert loop["num_agents"] == len(config.boards)
+    assert loop["rollout_len"] == config.rollout_length
+    assert loop["num_inner_steps"] == config.num_inner_steps
+    assert loop["batch_size_per_device"] == config.batch_size
+    assert "meta_opt = optax.adam(learning_rate=5e-4)" in cell("# @title Meta training config", notebook)
+    assert config.meta_learning_rate == 5e-4
+    value = config.value_fn
+    for name in ("dense", "head_w_init_std", "max_abs_update", "discount_factor", "td_lambda", "outer_value_cost"):
+        assert loop[name] == getattr(value, name), name
+    assert "learning_rate=1e-3," in cell("# @title Meta training config", notebook) and value.learning_rate == 1e-3
+    agent = literals(cell("# @title Configure a simple MLP agent.", notebook))
+    assert agent["learning_rate"] == config.agent.learning_rate
+    for name in ("dense", "head_w_init_std", "head_mlp_hiddens", "lstm_size"):
+        assert agent[name] == getattr(config.agent.net, name), name
+    assert all(board == "5x5" for board in config.boards) and "rows=5, columns=5" in cell("def get_env", notebook)

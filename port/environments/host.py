@@ -65,7 +65,7 @@ class HostCatch:
         """
         check_board(rows, columns)
         self._rows, self._columns = rows, columns
-        self._source: Columns = np.random.RandomState(source) if isinstance(source, int) else source
+        self._source: Columns = np.random.RandomState(source) if isinstance(source, int | np.integer) else source
         self._ball_row = self._ball_column = self._paddle_column = 0
         self._is_over = True
         self.observation_spec = ArraySpec((rows, columns), torch.float32)
@@ -86,7 +86,7 @@ class HostCatch:
 
         Reference: disco_rl/environments/catch.py::SingleStreamCatch.step
         """
-        if not 0 <= action < NUM_ACTIONS:
+        if action not in range(NUM_ACTIONS):
             raise ValueError(f"Action {action} is none of 0 (left), 1 (stay), 2 (right).")
         if self._is_over:
             return self.reset()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from port.environments import threefry
 from port.environments.base import ActionSpec, ArraySpec, Environment
-from port.environments.catch import NUM_ACTIONS, Catch
+from port.environments.catch import NUM_ACTIONS, Catch, CatchState
 from port.types import Timestep
 
 
@@ -75,17 +75,24 @@ class VectorisedCatch(Environment):
         if batch_size < 1:
             raise ValueError(f"A batch needs at least one environment; got {batch_size}.")
         self._env, self._source, self.batch_size = env, source, batch_size
+        self._state: CatchState | None = None
         self.observation_spec = ArraySpec(env.observation_shape, env.dtype)
         self.action_spec = ActionSpec((), torch.int32, NUM_ACTIONS)
-        self._state, _ = env.reset(torch.zeros(batch_size, dtype=torch.long))
 
     def reset(self) -> Timestep:
         """Starts every environment anew."""
-        self._state, timestep = self._env.reset(self._source.first())
+        columns = self._source.first()
+        if tuple(columns.shape) != (self.batch_size,):
+            raise ValueError(
+                f"There are {self.batch_size} environments; their source gives {tuple(columns.shape)} columns."
+            )
+        self._state, timestep = self._env.reset(columns)
         return timestep
 
     def step(self, actions: Tensor) -> Timestep:
         """Takes one action [B] in each environment."""
         self.check_actions(actions)
+        if self._state is None:
+            raise ValueError("No episode has begun; call reset before the first step.")
         self._state, timestep = self._env.step(self._state, actions, self._source.draw(1)[0])
         return timestep

@@ -50,7 +50,14 @@ def _reader(default: Any) -> Any:
     if not isinstance(default, tuple):
         return type(default)
     kind = type(default[0])
-    return lambda text: tuple(kind(part) for part in text.split(","))
+
+    def items(text: str) -> tuple[Any, ...]:
+        try:
+            return tuple(kind(part) for part in text.split(","))
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"give one or more, as {_shown(default)}, not {text!r}") from None
+
+    return items
 
 
 def _yes_or_no(text: str) -> bool:

@@ -8,16 +8,19 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from port import names
 from port.meta_train.config import MetaTrainConfig
 from port.types import AdamState, Params
 
 FORMAT = "disco-parity meta-training 1"
 ABOUT = "about"  # one entry: safetensors writes several in any order, and a file would not be the same bits again
+REMEDY = "Restore it from a copy, or begin again with another --out."
+OUTPUTS = ("log.csv", "evaluations.csv", "last.npz", "best.npz")
 # Settings that a run may change when it continues: what was computed so far does not depend on them.
 FREE_SETTINGS = ("num_meta_updates", "checkpoint_every")
 
@@ -31,6 +34,7 @@ class Checkpoint(NamedTuple):
     members: dict[str, np.ndarray]
     best_score: float
     best_step: int
+    weights: str = ""  # sha256 of the file that the run was started from, if any
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -53,40 +57,68 @@ def save(path: Path, checkpoint: Checkpoint, config: MetaTrainConfig) -> None:
     tensors |= {f"opt/nu/{name}": p.numpy() for name, p in opt.nu.items()}
     tensors |= {"opt/count": opt.count.numpy(), **checkpoint.members}
     about = {"format": FORMAT, "config": config.to_json(), "step": checkpoint.step}
-    about |= {"best_score": checkpoint.best_score, "best_step": checkpoint.best_step}
+    about |= {"best_score": checkpoint.best_score, "best_step": checkpoint.best_step, "weights": checkpoint.weights}
     whole = {name: np.ascontiguousarray(x).reshape(np.shape(x)) for name, x in sorted(tensors.items())}
     replace_file(path, safetensors.numpy.save(whole, {ABOUT: json.dumps(about)}))
 
 
 def load(path: Path, config: MetaTrainConfig) -> Checkpoint:
-    """Reads a checkpoint; ValueError if it belongs to other settings."""
-    import safetensors
-
-    with safetensors.safe_open(path, framework="numpy") as file:
-        about = json.loads((file.metadata() or {}).get(ABOUT, "{}"))
-        if about.get("format") != FORMAT:
-            raise ValueError(f"{path} is no checkpoint of this meta-training.")
-        check_same(MetaTrainConfig.from_json(about["config"]), config, path)
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    """Reads a checkpoint; ValueError if it is damaged or belongs to other settings."""
+    about, tensors = _read(path)
+    if about.get("format") != FORMAT:
+        raise ValueError(f"{path} is no checkpoint of this meta-training.")
+    check_same(MetaTrainConfig.from_json(about["config"]), config, path)
+    shapes = names.meta_shapes(config.agent.meta_net)
 
     def params(prefix: str) -> Params:
-        found = {k.removeprefix(prefix): x for k, x in tensors.items() if k.startswith(prefix)}
-        return {name: torch.from_numpy(x) for name, x in found.items()}
+        # In the order of a fresh start, not the file's: norms are summed in it, and must be the same to the last bit.
+        return {name: torch.from_numpy(tensors[f"{prefix}{name}"]) for name in shapes}
 
-    opt_state = AdamState(torch.from_numpy(tensors["opt/count"]), params("opt/mu/"), params("opt/nu/"))
+    try:
+        opt_state = AdamState(torch.from_numpy(tensors["opt/count"]), params("opt/mu/"), params("opt/nu/"))
+        meta_params = params("meta_params/")
+    except KeyError as missing:
+        raise ValueError(f"{path} is damaged: it lacks {missing}. {REMEDY}") from None
+    names.check_shapes(meta_params, shapes, f"meta-parameters in {path}")
     members = {name: x for name, x in tensors.items() if name.startswith("member/")}
-    return Checkpoint(
-        about["step"], params("meta_params/"), opt_state, members, about["best_score"], about["best_step"]
-    )
+    best = (about["best_score"], about["best_step"])
+    return Checkpoint(about["step"], meta_params, opt_state, members, *best, about.get("weights", ""))
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    import safetensors
+
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            about = json.loads((file.metadata() or {}).get(ABOUT, "{}"))
+            return about, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (safetensors.SafetensorError, ValueError) as problem:
+        raise ValueError(f"{path} is damaged ({problem}). {REMEDY}") from None
 
 
 def check_same(old: MetaTrainConfig, new: MetaTrainConfig, path: Path) -> None:
     """Raises ValueError where a run would continue with other settings than it was started with."""
-    names = [name for name in old.__dataclass_fields__ if name not in FREE_SETTINGS]
-    odd = [f"{name} {getattr(old, name)} -> {getattr(new, name)}" for name in names]
-    odd = [text for text, name in zip(odd, names, strict=True) if getattr(old, name) != getattr(new, name)]
+    fixed = [name for name in old.__dataclass_fields__ if name not in FREE_SETTINGS]
+    both = [(name, getattr(old, name), getattr(new, name)) for name in fixed]
+    odd = [f"{name} {was} -> {now}" for name, was, now in both if was != now]
     if odd:
         raise ValueError(f"{path} was made with other settings ({'; '.join(odd)}); use them, or another --out.")
+
+
+def check_folder(out: Path, config: MetaTrainConfig) -> None:
+    """Raises ValueError where a folder without a checkpoint holds what is not of a run with these settings.
+
+    A run that was killed before its first checkpoint left its settings before anything else.
+    """
+    path = out / "config.json"
+    if path.is_file():
+        try:
+            old = MetaTrainConfig.from_json(path.read_text(encoding="utf-8"))
+        except (ValueError, TypeError, AttributeError):
+            raise ValueError(f"{path} does not hold settings of a meta-training; use another --out.") from None
+        check_same(old, config, path)
+    elif any((out / name).exists() for name in OUTPUTS):
+        raise ValueError(f"{out} holds files that no meta-training with these settings left; use another --out.")
 
 
 class CsvLog:
@@ -99,11 +131,17 @@ class CsvLog:
         kept = []
         if path.is_file():
             for i, line in enumerate(path.read_text().splitlines(keepends=True)):
-                if line.endswith("\n") and (i == 0 or int(line.split(",", 1)[0]) < first_step):
+                if line.endswith("\n") and (i == 0 or self._step(line) < first_step):
                     kept.append(line)
         if kept:
             self._header = kept[0].strip().split(",")
         replace_file(path, "".join(kept).encode())
+
+    def _step(self, line: str) -> int:
+        try:
+            return int(line.split(",", 1)[0])
+        except ValueError:
+            raise ValueError(f"{self.path} is no log of a meta-training: {line.strip()[:40]!r} has no step.") from None
 
     def add(self, row: Mapping[str, float | int | str]) -> None:
         """Appends a row, and the header before the first."""

@@ -6,7 +6,15 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from port.config import AgentConfig, AgentNetConfig, DiscoConfig, MetaNetConfig, MetaRnnConfig
+from port.config import (
+    AgentConfig,
+    AgentNetConfig,
+    DiscoConfig,
+    MetaNetConfig,
+    MetaRnnConfig,
+    check_positive,
+    is_number,
+)
 from port.environments.catch import check_board
 from port.meta_gradient import OuterLossConfig
 from port.value_fn import ValueFnConfig
@@ -55,8 +63,9 @@ class MetaTrainConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
         for name in ("lifetime", "evaluate_every", "max_meta_grad_norm"):
-            if getattr(self, name) < 0:
+            if not (is_number(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 (off) or more.")
+        check_positive(self, "meta_learning_rate")
         if self.rollout_length < 2:
             raise ValueError(f"rollout_length is {self.rollout_length}; one transition takes 2 steps.")
         if not self.boards or not self.evaluate_boards:
@@ -124,7 +133,7 @@ SMALL: dict[str, Any] = {
 def board_size(board: str) -> tuple[int, int]:
     """Rows and columns of a board written as 8x8."""
     rows, _, columns = board.partition("x")
-    if not (rows.isdigit() and columns.isdigit()):
+    if not (rows.isdecimal() and columns.isdecimal()):
         raise ValueError(f"A board is written as 8x8, rows x columns; got {board!r}.")
     check_board(int(rows), int(columns))
     return int(rows), int(columns)

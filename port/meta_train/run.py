@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -69,12 +70,26 @@ class Report(NamedTuple):
 
 def start(config: MetaTrainConfig, given: Path | None) -> Checkpoint:
     """The beginning of a run: random meta-parameters, or those of a file in the original's names."""
+    digest = ""
     if given is not None:
         meta_params = weights.load_npz(given, config.agent.meta_net, DTYPE)
+        digest = hashlib.sha256(given.read_bytes()).hexdigest()
     else:
         source = generator(config.seed, "meta_params")
         meta_params = init.init_meta_params(config.agent.meta_net, source, DTYPE)
-    return Checkpoint(0, meta_params, optim.init_adam(meta_params), {}, float("-inf"), NEVER)
+    return Checkpoint(0, meta_params, optim.init_adam(meta_params), {}, float("-inf"), NEVER, digest)
+
+
+def begin(config: MetaTrainConfig, files: Files, given: Path | None) -> Checkpoint:
+    """The last checkpoint, or the beginning; ValueError where the folder or the weights belong to another run."""
+    if not files.checkpoint.exists():
+        checkpoint.check_folder(files.out, config)
+        return start(config, given)
+    now = checkpoint.load(files.checkpoint, config)
+    if given is not None and now.weights != start(config, given).weights:
+        source = "other weights" if now.weights else "random weights"
+        raise ValueError(f"The run in {files.out} was started from {source}, not from {given}; use another --out.")
+    return now
 
 
 def log_row(step: int, contributions: list[Contribution], logs: Logs) -> dict[str, float]:
@@ -119,10 +134,10 @@ def run(
     """
     files = Files(out)
     out.mkdir(parents=True, exist_ok=True)
-    now = checkpoint.load(files.checkpoint, config) if files.checkpoint.is_file() else start(config, given)
+    now = begin(config, files, given)
     workers.restore(now.members)
+    checkpoint.replace_file(files.config, config.to_json().encode())  # before the rest, as `check_folder` asks
     log, evaluations = CsvLog(files.log, now.step), CsvLog(files.evaluations, now.step + 1)
-    checkpoint.replace_file(files.config, config.to_json().encode())
     while now.step < config.num_meta_updates:
         now, report = _advance(config, workers, now, files, log, evaluations)
         if now.step % config.checkpoint_every == 0 or now.step == config.num_meta_updates:

@@ -96,6 +96,8 @@ class Workers:
 
     def __init__(self, config: MetaTrainConfig, count: int) -> None:
         """Starts up to `count` processes, never more than there are members."""
+        if count < 1:
+            raise ValueError(f"At least one worker is needed; got {count}.")
         size = len(config.boards)
         count = max(1, min(count, size))
         shares = [list(range(w, size, count)) for w in range(count)]
