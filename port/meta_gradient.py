@@ -10,9 +10,8 @@ passes the whole derivative. In float32 that number rounds onto the bound, or pa
 or all of the derivative: a matter of rounding, not of the rule, although the update itself is right to 7e-6. So the
 meta-gradient of a fresh agent is judged in float64, where the direction stays inside the bound. Later updates mix old
 and new gradients, and few of their entries come near it. The port does as JAX does (`ops.clip`): half of the derivative
-passes exactly on the bound, none beyond it. `port.meta_train` runs in float32, as the original's notebook does, so that
-the first inner update of a fresh agent tells the rule less than it could, there and here; give float64 tensors to
-`meta_gradient` where that matters.
+passes exactly on the bound, none beyond it. `port.meta_train` runs in float32, as the original's notebook does; give
+float64 tensors to `meta_gradient` where a fresh agent's first update matters.
 
 Even there a fresh agent is the hard case: where a gradient is as small as Adam's epsilon of 1e-8, the direction's
 derivative is up to 1e8, and with it the last digits of the gradient count. At the size of Disco103 the original's own

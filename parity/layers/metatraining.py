@@ -74,6 +74,10 @@ def _value_state(s: Settings, prefix: str = "") -> dict[str, Spec]:
 
 
 ALIVE = alive("rollout")
+OTHER_VALUE: Settings = {
+    **{"discount_factor": 0.9, "td_lambda": 0.5, "outer_value_cost": 0.3},
+    **{"ema_decay": 0.9, "ema_eps": 1e-3},
+}
 register(
     Layer(
         "meta_train/value_fn",
@@ -99,7 +103,7 @@ register(
                 for where in ("first", "last", "every")
             ),
             Case("T1_B1", {"T": 1, "B": 1}, (ALIVE,)),
-            Case("other_settings", {"discount_factor": 0.9, "td_lambda": 0.5, "outer_value_cost": 0.3}, (ALIVE,)),
+            Case("other_settings", OTHER_VALUE, (ALIVE,)),
             Case("clipped", {"value_max_abs_update": 0.25}, (ALIVE,)),
         ),
         ("nets/mlp", "values/outs_v", "values/loss_from_td", "optim/update"),
@@ -190,7 +194,7 @@ register(
         lambda s: {**_outer_inputs(s), **still(params.specs("direction", params.meta(s)))},
         lambda s: tree("meta_grads", params.meta(s)),
         {**RULE, **COSTS, "learning_rate": 0.01, "max_abs_update": 1.0, **VALUE, "S": 2, "T": 2, "B": 2},
-        (Case("two_inner_steps", {}, (BOTH_ALIVE,), stored=False, dtypes=("float64",), gradients=False),),
+        (Case("two_inner_steps", {}, (BOTH_ALIVE,), dtypes=("float64",), gradients=False),),
         ("meta_train/outer_loss",),
         notebook="meta_train",
     )
