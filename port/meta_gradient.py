@@ -6,14 +6,14 @@ that learned beside it, and a few regularisers keep the rule's targets and the a
 
 A word on float32. At an agent's first update Adam divides each gradient by its own size, so that every entry of the
 direction is +-1 up to its epsilon: 0.99999... in exact arithmetic, just inside the clip bound of 1, where the clip
-passes the whole derivative. In float32 that number rounds onto the bound, or past it, and frameworks then pass 0, half
-or all of the derivative: a matter of rounding, not of the rule, although the update itself is right to 7e-6. So the
-meta-gradient of a fresh agent is judged in float64, where the direction stays inside the bound. Later updates mix old
-and new gradients, and few of their entries come near it. The port does as JAX does (`ops.clip`): half of the derivative
-passes exactly on the bound, none beyond it. `port.meta_train` runs in float32, as the original's notebook does; give
-float64 tensors to `meta_gradient` where a fresh agent's first update matters.
+passes the whole derivative. In float32 that number rounds onto the bound, or past it, if Adam's bias corrections are
+taken in double precision or in Python's numbers; frameworks then pass 0, half or all of the derivative, and the
+meta-gradient of a fresh agent is wrong although the update itself is right to 7e-6. The original takes the corrections
+in float32, where 1 - 0.999 is 5e-5 too large: its direction is 0.999993, inside the bound. So does the port
+(`optim.adam_sg`), and a fresh agent's meta-gradient is as accurate in float32 as the original's. Who changes Adam
+here should look at that first.
 
-Even there a fresh agent is the hard case: where a gradient is as small as Adam's epsilon of 1e-8, the direction's
+In float64 too a fresh agent is the hard case: where a gradient is as small as Adam's epsilon of 1e-8, the direction's
 derivative is up to 1e8, and with it the last digits of the gradient count. At the size of Disco103 the original's own
 meta-gradient moves by up to 3e-9 of its scale when its inputs move by a unit in the last place, and the port differs
 from it by no more than 2e-9; later in life by 1e-12 (each tensor by 1e-11 of its own scale).
@@ -220,9 +220,6 @@ def meta_gradient(
     valid_rollout: Rollout,
 ) -> MetaGradient:
     """Gradient of the outer loss of one agent for every meta-parameter; arguments as of `outer_loss`.
-
-    In float32, what comes through an agent's very first update is a matter of rounding; the head of this module tells
-    why. Use float64 to compare it with anything.
 
     Returns:
         The gradient, the state after the inner updates (without a graph), and logs.

@@ -51,7 +51,8 @@ def adam_sg(
 def _bias(decay: float, count: Tensor, dtype: torch.dtype) -> Tensor:
     """What share of a moment its first updates have filled; in the moments' precision.
 
-    In float32, 1 - 0.999 is 5e-5 too large. The original rounds so, and only one that rounds alike lives its life.
+    In float32, 1 - 0.999 is 5e-5 too large. The original rounds so, and only one that rounds alike lives its life, and
+    keeps a first update inside the clip's bound, where its derivative is.
 
     Reference: optax/tree_utils/_tree_math.py::tree_bias_correction
     """
@@ -61,8 +62,8 @@ def _bias(decay: float, count: Tensor, dtype: torch.dtype) -> Tensor:
 def clip_and_scale(updates: Params, max_abs_update: float, learning_rate: float) -> Params:
     """Clips each entry to the bound, then takes a step of the learning rate downhill.
 
-    At an agent's first update every entry stands on the usual bound of 1 but for Adam's epsilon, which float32 cannot
-    tell apart: the derivative is then a matter of rounding (see the head of `port.meta_gradient`).
+    At an agent's first update every entry stands beside the usual bound of 1: `_bias` decides on which side (see the
+    head of `port.meta_gradient`).
 
     Reference: disco_rl/agent.py::Agent.__init__
     """

@@ -18,6 +18,7 @@ from parity.layers.spec import Arrays, Case, Layer, Settings
 from parity.store import Accuracy, Golden, reduced
 from reference.execution import JaxImplementation
 
+JITTERS = 6
 JITTERS_IN_FLOAT32 = 12
 JITTERS_IN_FLOAT32_AT_FULL_SIZE = 2
 AT_BRANCH = 1e-12
@@ -77,7 +78,7 @@ class Measurement:
         truth = self.at(self.inputs, "float64")
         self._check_outputs(truth["value"])
         branch = near_branch(self.layer, self.inputs, self.settings)
-        near = [jittered(self.inputs, "float64", self.rng) for _ in range(self.case.movements)]
+        near = [jittered(self.inputs, "float64", self.rng) for _ in range(JITTERS)]
         neighbours = [self.at(x, "float64", quick=quick) for x in near for quick in (False, True)]
         here = [self.at(self.inputs, "float64", quick=True)]
         if self.eager:

@@ -93,8 +93,6 @@ class Case:
             against their digests.
         dtypes: the precisions that are judged.
         gradients: whether VJPs are judged (a full-size VJP says nothing that a small one does not).
-        movements: of the inputs, by one unit in the last place, from which the original's sensitivity is measured; few
-            underestimate it where it is large.
         tolerance64: in place of the layer's, where the original cannot be held to that; with its reason.
     """
 
@@ -105,7 +103,6 @@ class Case:
     stored: bool = True
     dtypes: tuple[str, ...] = ("float64", "float32")
     gradients: bool = True
-    movements: int = 6
     tolerance64: float | None = None
 
 
