@@ -71,7 +71,7 @@ class GymWorld:
             dtype: of observations that are floats, and of rewards.
         """
         self.num_actions, self._mode = num_actions(env), autoreset_mode(env)
-        self._env, self._dtype, self.num_envs = env, dtype, int(env.num_envs)
+        self.env, self._dtype, self.num_envs = env, dtype, int(env.num_envs)
         self._first_action = int(env.single_action_space.start)
         self._space = env.single_observation_space
         empty = encode(self._space, _zeros(self._space, self.num_envs), dtype)
@@ -83,13 +83,13 @@ class GymWorld:
     def reset(self, generator: torch.Generator) -> Observations:
         """Starts every environment anew, from a seed that the generator gives."""
         seed = int(torch.randint(SEEDS_BELOW, (), generator=generator, device=generator.device))
-        observations, _ = self._env.reset(seed=seed)
+        observations, _ = self.env.reset(seed=seed)
         self._was_last = np.zeros(self.num_envs, bool)
         return encode(self._space, observations, self._dtype)
 
     def step(self, actions: Tensor, generator: torch.Generator) -> Step:
         """Takes one action [B] in each environment; the generator is not drawn from."""
-        observations, rewards, terminated, truncated, infos = self._env.step(actions.cpu().numpy() + self._first_action)
+        observations, rewards, terminated, truncated, infos = self.env.step(actions.cpu().numpy() + self._first_action)
         is_over, was_ignored = np.asarray(terminated) | np.asarray(truncated), self._was_last
         final = None
         if self._mode == "next_step":
@@ -108,7 +108,7 @@ class GymWorld:
     def _final(self, observations: Any, infos: Mapping[str, Any], is_cut: np.ndarray) -> Observations:
         """Last observations of the episodes that were cut off; other rows are filled with anything."""
         if "final_obs" not in infos:
-            raise ValueError(f"{self._env} cut an episode off but gives no infos['final_obs'], its last observation.")
+            raise ValueError(f"{self.env} cut an episode off but gives no infos['final_obs'], its last observation.")
         known = infos["final_obs"]
         some = next(known[i] for i in np.flatnonzero(is_cut))
         rows = [known[i] if is_cut[i] else some for i in range(self.num_envs)]
@@ -128,7 +128,7 @@ class GymWorld:
         for i, (a, b) in enumerate(zip(first, second, strict=True)):
             if a.shape != b.shape or not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
                 raise ValueError(
-                    f"{self._env} does not show the same twice for the same seed (it differs {i // 2} steps after a "
+                    f"{self.env} does not show the same twice for the same seed (it differs {i // 2} steps after a "
                     "reset), so a run that was interrupted could not go on to the same numbers. It may ignore the seed "
                     "of reset, or keep statistics, as NormalizeObservation does; or set checkpoint_every to 0."
                 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
@@ -24,7 +26,7 @@ from port.training.checkpoint import Checkpoint
 from port.training.config import TrainConfig
 from port.training.rollouts import Episode, Stream
 from port.training.rule import load_rule
-from port.training.world import World, obs_spec
+from port.training.world import World, obs_spec, tree_map
 from port.types import LearnerState, Params, Rollout
 
 LAST_EPISODES = 100  # over which the running mean is taken
@@ -171,7 +173,7 @@ class Trainer:
         return Report(self.step, self.frames, ended, self.mean_return, row)
 
     def _act(self) -> tuple[Rollout, list[Episode]]:
-        """A rollout by the agent as it is; on an error everything stays as it was, but for the environments."""
+        """A rollout by the agent as it is; on an error nothing is kept of it, and the environments start over next."""
         config = self.config
         if self._stream is None:
             self._stream = rollouts.begin(self.world, self._generator, config.torch_dtype)
@@ -187,7 +189,7 @@ class Trainer:
                 config.truncation == "bootstrap",
             )
         except ValueError as problem:
-            first = self.step * config.rollout_length
+            first, self._stream = self.step * config.rollout_length, None
             raise ValueError(f"Rollout {self.step} (from step {first} of each environment on): {problem}") from problem
         self.frames += frames
         return rollout, ended
@@ -234,9 +236,7 @@ class Trainer:
                 f"these environments show {obs_spec(world)} and take {world.num_actions}."
             )
         if env is getattr(self.world, "env", self.world):
-            raise ValueError(
-                "These are the environments that the agent learns in; evaluate in others of the same kind."
-            )
+            raise ValueError("The agent learns in these environments; evaluate in others of the same kind.")
         generator = torch.Generator(self.config.device).manual_seed(seed)
         policy = self.agent.network.policy(self.params)
         found = rollouts.play(world, policy, episodes, generator, self.config.torch_dtype, is_greedy)
@@ -295,7 +295,7 @@ class Trainer:
         tree["generator"] = self._generator.get_state()
         if world is not None and self._stream is not None:
             tree |= {"world": world, "stream": self._stream}
-        numbers = {"step": self.step, "frames": self.frames, "episodes": self.episodes}
+        numbers: dict[str, Any] = {"step": self.step, "frames": self.frames, "episodes": self.episodes}
         numbers |= {"recent": list(self._recent), "replay": rest}
         return Checkpoint(trees.flatten(tree), numbers, self.settings())
 
@@ -333,7 +333,7 @@ def _make_agent(config: AgentConfig, world: World, network: nn.Module | None, dt
         return Agent(config, spec, A)
     if not isinstance(network, nn.Module):
         raise TypeError(f"The network is a {type(network).__name__}; give a torch.nn.Module.")
-    return Agent(config, spec, A, ModuleNetwork(network.to(dtype), config, A, world.example))
+    return Agent(config, spec, A, ModuleNetwork(copy.deepcopy(network).to(dtype), config, A, world.example))
 
 
 def _moved(params: Params | None, dtype: torch.dtype, device: str) -> Params | None:
@@ -345,20 +345,12 @@ def _trial(agent: Agent, state: LearnerState, meta_params: Params | None, world:
     B, A = world.num_envs, world.num_actions
     like = next(iter(state.params.values()))
     rewards = like.new_zeros(2, B)
-    observations = _stacked_example(world, device)
+    observations = tree_map(lambda x: x.to(device).expand(2, *x.shape), world.example)
     outs = {"logits": like.new_zeros(2, B, A)}
     rollout = Rollout(observations, torch.zeros_like(rewards).long(), rewards, rewards == 0, outs)
     _, learned = agent.learner_step(rollout, state, meta_params)
     return sorted(evaluation.scalars(learned))
 
 
-def _stacked_example(world: World, device: str) -> Any:
-    from port.training.world import tree_map
-
-    return tree_map(lambda x: x.to(device).expand(2, *x.shape), world.example)
-
-
 def _json(settings: dict[str, Any]) -> bytes:
-    import json
-
     return (json.dumps(settings, indent=1, sort_keys=True) + "\n").encode()
