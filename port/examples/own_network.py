@@ -1,4 +1,4 @@
-"""An agent with a network of one's own: a convolution sees boards of Catch, and `WithHeads` adds what the rule reads."""
+"""An agent with a network of one's own: a convolution sees boards of Catch; `WithHeads` adds what the rule reads."""
 
 from __future__ import annotations
 
