@@ -10,6 +10,8 @@ from torch import Tensor, nn
 import port
 from port.environments import Catch
 
+STEPS = 600  # rollouts
+
 
 class Torso(nn.Module):
     """From boards [N, rows, columns, 1] to embeddings [N, 64]."""
@@ -26,7 +28,7 @@ class Torso(nn.Module):
         return torch.relu(self.dense(seen.flatten(1)))
 
 
-def main(steps: int = 600, out: str | None = None) -> float:
+def main(steps: int = STEPS, out: str | None = None) -> float:
     """Trains on boards of 5x5; the share of balls caught in fresh episodes."""
     torch.manual_seed(0)
     agent, rule = port.load_rule()
@@ -40,4 +42,4 @@ def main(steps: int = 600, out: str | None = None) -> float:
 
 
 if __name__ == "__main__":
-    print(f"{main(*map(int, sys.argv[1:])):.2f} of balls are caught.")
+    print(f"{main(int(sys.argv[1]) if sys.argv[1:] else STEPS):.2f} of balls are caught.")
