@@ -23,6 +23,8 @@ from port.config import (
 )
 from port.init import init_agent_params, init_meta_params
 from port.input_option import InputOption, TransformConfig, disco_input_option
+from port.networks import MlpNetwork, ModuleNetwork, Network, WithHeads
+from port.training import CatchWorld, GymWorld, Report, Step, StepFunctions, TrainConfig, Trainer, World, load_rule
 from port.types import (
     ActorCriticState,
     ActorTimestep,
@@ -49,8 +51,10 @@ __all__ = [
     "Agent",
     "AgentConfig",
     "AgentNetConfig",
+    "CatchWorld",
     "DiscoConfig",
     "EmaState",
+    "GymWorld",
     "Heads",
     "HyperParams",
     "InputOption",
@@ -59,13 +63,23 @@ __all__ = [
     "MetaNetConfig",
     "MetaRnnConfig",
     "MetaState",
+    "MlpNetwork",
+    "ModuleNetwork",
+    "Network",
     "PolicyGradientConfig",
+    "Report",
     "Rollout",
     "RuleInputs",
+    "Step",
+    "StepFunctions",
     "Timestep",
+    "TrainConfig",
+    "Trainer",
     "TransformConfig",
     "UpdateRule",
     "ValueOuts",
+    "WithHeads",
+    "World",
     "disco_input_option",
     "get_settings_actor_critic",
     "get_settings_disco",
@@ -73,6 +87,7 @@ __all__ = [
     "init_meta_params",
     "load_agent_params",
     "load_npz",
+    "load_rule",
     "rule_config",
     "save_agent_params",
     "save_npz",

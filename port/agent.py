@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from port import agent_net, init, names, ops, optim, rules
+from port import agent_net, names, ops, optim, rules
 from port.config import AgentConfig, is_size
 from port.names import ObsSpec
+from port.networks import MlpNetwork, Network
 from port.types import (
     ActorTimestep,
     LearnerState,
@@ -109,30 +110,32 @@ class Agent:
     Reference: disco_rl/agent.py::Agent
     """
 
-    def __init__(self, config: AgentConfig, obs_spec: ObsSpec, num_actions: int) -> None:
+    def __init__(
+        self, config: AgentConfig, obs_spec: ObsSpec, num_actions: int, network: Network | None = None
+    ) -> None:
         """Makes an agent for an environment.
 
         Args:
             config: of the agent; its `rule` says which update rule, and with it which heads the network has.
             obs_spec: shape of one observation, or a dict of shapes.
             num_actions: A.
+            network: of the agent; that of `config.net` if left out. `networks.ModuleNetwork` makes one of a module.
         """
         if num_actions < 1:
             raise ValueError(f"An agent needs at least one action; got {num_actions}.")
         if not (is_size(num_actions) and is_size(names.observation_size(obs_spec))):
             raise ValueError(f"An agent needs observations and actions; got {obs_spec} and {num_actions}.")
         self.config, self.obs_spec, self.num_actions = config, obs_spec, num_actions
-        self.rule = rules.make(config)
-        self.shapes = init.shapes_of_agent(config, obs_spec, num_actions)
+        self.network = network or MlpNetwork(config, obs_spec, num_actions)
+        self.rule = rules.make(config, self.network.unroll)
+        self.shapes = self.network.shapes
 
     def initial_learner_state(self, generator: torch.Generator, dtype: torch.dtype) -> LearnerState:
         """Fresh parameters, optimiser and memory of the rule, on the generator's device.
 
         Reference: disco_rl/agent.py::Agent.initial_learner_state
         """
-        return self.learner_state(
-            init.init_agent_params(self.config, self.obs_spec, self.num_actions, generator, dtype)
-        )
+        return self.learner_state(self.network.init(generator, dtype))
 
     def learner_state(self, params: Params) -> LearnerState:
         """The state of a learner that starts from the given parameters."""
@@ -154,7 +157,7 @@ class Agent:
         Reference: disco_rl/agent.py::Agent.actor_step
         """
         names.check_shapes(params, self.shapes, "agent's parameters")
-        outs = agent_net.step(params, timestep.observation)
+        outs = self.network.step(params, timestep.observation)
         return ActorTimestep(
             observations=timestep.observation,
             actions=sample_actions(outs["logits"], gumbel_noise),
@@ -216,7 +219,7 @@ class Agent:
         with torch.enable_grad():
             if agent_out is None:
                 params = _tracked(params, is_meta_training)
-                agent_out = agent_net.unroll(params, rollout.observations)
+                agent_out = self.network.unroll(params, rollout.observations)
             alias = {head: x.view_as(x) for head, x in agent_out.items()}
             total, logs = self.loss(rollout, alias, meta_out, is_meta_training)
             partial = torch.autograd.grad(
@@ -262,7 +265,7 @@ class Agent:
         config = self.config
         with torch.enable_grad():
             params = _tracked(state.params, is_meta_training)
-            agent_out = agent_net.unroll(params, rollout.observations)
+            agent_out = self.network.unroll(params, rollout.observations)
         with torch.set_grad_enabled(is_meta_training):
             seen = agent_out if is_meta_training else {head: x.detach() for head, x in agent_out.items()}
             inputs = rule_inputs(rollout, seen, value_out)

@@ -113,10 +113,19 @@ def step(params: Params, observations: Observations, lead: int = 1) -> Outputs:
     weight, _ = nets.weight_and_bias(params, "heads/logits")
     prefix = leaves(observations)[0].shape[:lead]
     embedding = torso(params, flatten_observations(observations, lead, like=weight))
+    out = heads(params, embedding)
+    return {head: x.view(*prefix, *x.shape[1:]) for head, x in out.items()}
+
+
+def heads(params: Params, embedding: Tensor) -> Outputs:
+    """All outputs for embeddings [N, E]: [N, ...] each, as of `step`.
+
+    Reference: disco_rl/networks/nets.py::MLPHeadNet._head_pass
+    """
     out = {head: nets.linear(params, f"heads/{head}", embedding) for head in flat_heads(params)}
     if "model/root/w" in params:
         out |= action_model(params, root_state(params, embedding))
-    return {head: x.view(*prefix, *x.shape[1:]) for head, x in out.items()}
+    return out
 
 
 def policy(params: Params) -> Callable[[Observations], Tensor]:

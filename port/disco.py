@@ -195,6 +195,7 @@ class Disco:
     hyper: HyperParams
     rule: DiscoConfig
     meta_net: MetaNetConfig
+    unroll_policy: UnrollFn = agent_net.unroll  # the agent's network, which the target network is too
 
     def heads(self, num_actions: int) -> Heads:
         """Policy and y per state; z, the policy one step ahead and action values per action.
@@ -222,7 +223,9 @@ class Disco:
         self, meta_params: Params, params: Params, meta_state: MetaState, inputs: RuleInputs
     ) -> tuple[MetaOut, MetaState]:
         """As `unroll_meta_net` above."""
-        return unroll_meta_net(meta_params, params, meta_state, inputs, self.hyper, self.rule, self.meta_net)
+        return unroll_meta_net(
+            meta_params, params, meta_state, inputs, self.hyper, self.rule, self.meta_net, self.unroll_policy
+        )
 
     def agent_loss(self, inputs: RuleInputs, meta_out: Mapping[str, Any], backprop: bool) -> tuple[Tensor, Logs]:
         """As `agent_loss` above."""

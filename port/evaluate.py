@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seeds", default="5", help="how many, or which: 5, or 3,7,12 (default: %(default)s)")
     for sizes in SIZES.values():
         for name, kind in sizes.items():
-            made.add_argument(f"--{name.replace('_', '-')}", type=_reader(kind), help=_help(name))
+            made.add_argument(f"--{name.replace('_', '-')}", type=reader(kind), help=help_of(name))
     made.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="(default: %(default)s)")
     made.add_argument("--jobs", type=int, default=seeds.cores(), help="processes (default: one for each core)")
     made.add_argument("--bar", type=float, default=0.95, help="catch rate that counts as solved (default: %(default)s)")
@@ -68,7 +68,8 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def _reader(kind: Any) -> Any:
+def reader(kind: Any) -> Any:
+    """Reads a flag of a kind; a tuple of one kind stands for several of it, separated by commas."""
     if not isinstance(kind, tuple):
         return kind
 
@@ -81,7 +82,8 @@ def _reader(kind: Any) -> Any:
     return widths
 
 
-def _help(name: str) -> str:
+def help_of(name: str) -> str:
+    """What a size is the size of."""
     where = {"dense": "layers of the agent's torso, as 512,512", "learning_rate": "of the agent (default: 0.01)"}
     where |= {"head_mlp_hiddens": "hidden layers of its model's heads", "lstm_size": "of its model"}
     return where.get(name, "of its values")

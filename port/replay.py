@@ -92,6 +92,20 @@ class ReplayBuffer:
         """Draws `count` trajectories, with replacement, as a rollout [L, count]."""
         return self.take(self.draw(count))
 
+    def save(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What is kept, [L, len, ...] each, and the rest as numbers that JSON can hold."""
+        kept = {name: x[:, : len(self)] for name, x in self._kept.items()}
+        return kept, {"added": self._added, "draws": self._rng.bit_generator.state}
+
+    def restore(self, kept: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
+        """Goes back to what was saved from a buffer of the same capacity."""
+        self._kept, self._added = {}, int(rest["added"])
+        self._rng.bit_generator.state = rest["draws"]
+        if self._added:
+            self._make_room(kept)
+        for name, x in kept.items():
+            self._kept[name][:, : len(self)] = x
+
     def _make_room(self, fields: Mapping[str, Tensor]) -> None:
         """Makes the tensors at the first call, and checks at later ones that a rollout fits."""
         if not self._kept:

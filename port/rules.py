@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from port import agent_net
 from port.actor_critic import ActorCritic
 from port.config import (
     ActorCriticConfig,
@@ -11,19 +12,23 @@ from port.config import (
     HyperParams,
     PolicyGradientConfig,
 )
-from port.disco import Disco
+from port.disco import Disco, UnrollFn
 from port.policy_gradient import PolicyGradient
 from port.update_rule import UpdateRule
 
 
-def make(config: AgentConfig) -> UpdateRule:
+def make(config: AgentConfig, unroll: UnrollFn = agent_net.unroll) -> UpdateRule:
     """The rule that an agent's configuration names by the types of `rule` and `hyper`.
+
+    Args:
+        config: of the agent.
+        unroll: the agent's network, from parameters and observations [T+1, B, ...] to outputs.
 
     Reference: disco_rl/agent.py::Agent.__init__
     """
     match config.rule, config.hyper:
         case DiscoConfig() as rule, HyperParams() as hyper:
-            return Disco(hyper, rule, config.meta_net)
+            return Disco(hyper, rule, config.meta_net, unroll)
         case ActorCriticConfig() as rule, ActorCriticHyperParams() as hyper:
             return ActorCritic(hyper, rule)
         case PolicyGradientConfig() as rule, None:

@@ -124,7 +124,7 @@ def to_original(params: Params, config: MetaNetConfig | None = None) -> dict[str
 
 def save_npz(path: str | os.PathLike[str], params: Params, config: MetaNetConfig | None = None) -> None:
     """Writes meta-parameters so that the original reads them."""
-    _write(path, to_original(params, config))
+    write_npz(path, to_original(params, config))
 
 
 def load_agent_params(
@@ -163,10 +163,10 @@ def agent_params_to_original(params: Params, config: AgentConfig) -> dict[str, n
 
 def save_agent_params(path: str | os.PathLike[str], params: Params, config: AgentConfig) -> None:
     """Writes agent parameters under the original's flat names."""
-    _write(path, agent_params_to_original(params, config))
+    write_npz(path, agent_params_to_original(params, config))
 
 
-def _write(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
+def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
     """Writes beside the target first, so that an interrupted write leaves nothing half done."""
     path = Path(path)
     partial = path.with_name(f"{path.name}.partial")

@@ -16,7 +16,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 def _requirements() -> list[Requirement]:
     extras = PROJECT["optional-dependencies"]
-    lines = [*PROJECT["dependencies"], *extras["jax"], *extras["original"], *extras["dev"]]
+    lines = [*PROJECT["dependencies"], *extras["jax"], *extras["original"], *extras["train"], *extras["dev"]]
     return [Requirement(line) for line in lines]
 
 

@@ -1,0 +1,1 @@
+"""Examples of training, each a short program: `python -m port.examples.own_network`."""

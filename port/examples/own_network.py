@@ -1,0 +1,45 @@
+"""An agent with a network of one's own: a convolution sees boards of Catch; `WithHeads` adds what the rule reads."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from torch import Tensor, nn
+
+import port
+from port.environments import Catch
+
+STEPS = 600  # rollouts
+
+
+class Torso(nn.Module):
+    """From boards [N, rows, columns, 1] to embeddings [N, 64]."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        """Makes the layers."""
+        super().__init__()
+        self.conv = nn.Conv2d(1, 8, kernel_size=3, padding=1)
+        self.dense = nn.Linear(8 * rows * columns, 64)
+
+    def forward(self, boards: Tensor) -> Tensor:
+        """The embeddings."""
+        seen = torch.relu(self.conv(boards.permute(0, 3, 1, 2)))
+        return torch.relu(self.dense(seen.flatten(1)))
+
+
+def main(steps: int = STEPS, out: str | None = None) -> float:
+    """Trains on boards of 5x5; the share of balls caught in fresh episodes."""
+    torch.manual_seed(0)
+    agent, rule = port.load_rule()
+    network = port.WithHeads(Torso(5, 5), embedding_size=64, config=agent, num_actions=3)
+    world = port.CatchWorld(Catch(5, 5), num_envs=4)
+    trainer = port.Trainer(world, agent, rule, network=network, out=out)
+    trainer.run(steps)
+    scores = trainer.evaluate(port.CatchWorld(Catch(5, 5), num_envs=50), episodes=200)
+    trainer.close()
+    return float((scores.returns > 0).mean())
+
+
+if __name__ == "__main__":
+    print(f"{main(int(sys.argv[1]) if sys.argv[1:] else STEPS):.2f} of balls are caught.")

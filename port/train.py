@@ -1,0 +1,161 @@
+"""Trains an agent in any Gymnasium environment with discrete actions, or in the port's own Catch (Catch, Catch-5x5).
+
+A run that was interrupted goes on when it is started again with the same --out.
+
+example: python -m port.train CartPole-v1 --steps 800 --out runs/cartpole
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from port import evaluate
+from port.environments import Catch
+from port.training import CatchWorld, Report, TrainConfig, Trainer, load_rule
+
+DEFAULT_OUT = Path("reports/out/train")
+CATCH = re.compile(r"Catch(?:-(\d+)x(\d+))?")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line: a flag for each setting, beside the run's own."""
+    text, _, example = (__doc__ or "").partition("example: ")
+    made = argparse.ArgumentParser(
+        "python -m port.train", description=text, epilog=f"example: {example}", allow_abbrev=False
+    )
+    made.add_argument("environment", help="as Gymnasium calls it (package:Name-v0 imports the package), or Catch")
+    made.add_argument("--rule", choices=("disco", "actor_critic"), default="disco", help="(default: %(default)s)")
+    made.add_argument(
+        "--weights", type=Path, metavar="FILE", help="Disco's weights, .npz (default: the rule in the box)"
+    )
+    made.add_argument("--config", type=Path, metavar="FILE", help="JSON with sizes of the agent (default: beside them)")
+    made.add_argument("--envs", type=int, default=8, help="environments side by side (default: %(default)s)")
+    made.add_argument("--steps", type=int, default=800, help="rollouts, up to whole checkpoints (default: %(default)s)")
+    made.add_argument(
+        "--episodes", type=int, default=24, help="to judge the agent by, at the end (default: %(default)s)"
+    )
+    made.add_argument("--greedy", action="store_true", help="judge the likeliest actions instead of drawn ones")
+    made.add_argument("--at-least", type=float, metavar="RETURN", help="exit with 1 if the mean return there is less")
+    for sizes in evaluate.SIZES.values():
+        for name, kind in sizes.items():
+            made.add_argument(f"--{name.replace('_', '-')}", type=evaluate.reader(kind), help=evaluate.help_of(name))
+    for setting in fields(TrainConfig):
+        flag, kind = f"--{setting.name.replace('_', '-')}", type(setting.default)
+        made.add_argument(flag, type=kind, default=setting.default, help=f"{setting.metadata['help']} (%(default)s)")
+    made.add_argument("--out", type=Path, default=DEFAULT_OUT, metavar="DIR", help="for everything (%(default)s)")
+    made.add_argument("--json", type=Path, metavar="FILE", help="the summary for machines (default: in --out)")
+    made.add_argument("--quiet", action="store_true", help="no progress bar")
+    return made
+
+
+def make_environment(name: str, num_envs: int, dtype: Any) -> Any:
+    """The environments of a name; ValueError says why there are none."""
+    if num_envs < 1:
+        raise ValueError(f"--envs is {num_envs}; at least one environment is needed.")
+    if catch := CATCH.fullmatch(name):
+        rows, columns = (int(size or 8) for size in catch.groups())
+        return CatchWorld(Catch(rows, columns, dtype), num_envs)
+    try:
+        import gymnasium
+    except ImportError:
+        raise ValueError("Gymnasium is not installed; `pip install 'disco-parity[train]'` brings it.") from None
+    try:
+        return gymnasium.make_vec(name, num_envs=num_envs)
+    except (gymnasium.error.Error, ImportError) as problem:
+        raise ValueError(f"Gymnasium cannot make {name}: {problem}") from None
+
+
+def make_trainer(arguments: argparse.Namespace) -> Trainer:
+    """The run that the command line asks for, new or taken up."""
+    config = TrainConfig(**{f.name: getattr(arguments, f.name) for f in fields(TrainConfig)})
+    env = make_environment(arguments.environment, arguments.envs, config.torch_dtype)
+    known = [name for sizes in evaluate.SIZES.values() for name in sizes]
+    sizes = {name: getattr(arguments, name) for name in known if getattr(arguments, name) is not None}
+    agent, meta_params = load_rule(arguments.rule, arguments.weights, arguments.config, config.torch_dtype, **sizes)
+    return Trainer(env, agent, meta_params, config, out=arguments.out)
+
+
+class Progress:
+    """A bar with the time left and the newest figures beside it."""
+
+    def __init__(self, title: str, done: int, total: int) -> None:
+        """Makes the bar."""
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self.bar = Bar(*columns, TextColumn("{task.fields[figures]}"))
+        self._task = self.bar.add_task("", total=total, completed=done, figures="")
+
+    def show(self, report: Report) -> None:
+        """Moves the bar."""
+        figures = f"return {report.mean_return:.1f}  {report.frames:,} environment steps"
+        self.bar.update(self._task, completed=report.step, figures=figures)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Trains; 0 done, 1 the agent does less well than asked for."""
+    trainer = make_trainer(arguments)
+    every = trainer.config.checkpoint_every or 1
+    steps = -(-arguments.steps // every) * every
+    began, first = time.perf_counter(), trainer.step
+    if first:
+        print(f"Going on after {first} rollouts, from {arguments.out}.")
+    progress = None if arguments.quiet else Progress(trainer.world.title, first, steps)
+    with progress.bar if progress else nullcontext():
+        trainer.run(steps, progress.show if progress else None)
+    trainer.close()
+    seconds = time.perf_counter() - began
+    dtype = trainer.config.torch_dtype
+    judges = make_environment(arguments.environment, min(arguments.envs, arguments.episodes), dtype)
+    scores = trainer.evaluate(judges, arguments.episodes, arguments.greedy)
+    found = {
+        "environment": arguments.environment,
+        "rule": arguments.rule,
+        "weights": str(arguments.weights) if arguments.weights else None,
+        "steps": trainer.step,
+        "frames": trainer.frames,
+        "mean_return_of_last_100": trainer.mean_return,
+        "evaluation": {"mean": scores.mean, "returns": scores.returns.tolist(), "is_greedy": arguments.greedy},
+        "seconds": round(seconds, 1),
+    }
+    target = arguments.json or arguments.out / "summary.json"
+    target.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print(verdict(found, trainer.step - first, trainer.plot()))
+    return 1 if arguments.at_least is not None and scores.mean < arguments.at_least else 0
+
+
+def verdict(found: dict[str, Any], new_steps: int, picture: Path | None) -> str:
+    """The outcome in words."""
+    returns = found["evaluation"]["returns"]
+    return (
+        f"{found['environment']}: mean return {found['evaluation']['mean']:.1f} over {len(returns)} fresh episodes "
+        f"(from {min(returns):.1f} to {max(returns):.1f}), after {found['steps']} rollouts, {found['frames']:,} "
+        f"environment steps; {new_steps} of them now, in {found['seconds']:.0f} s. The curve is {picture}."
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    arguments = parser().parse_args(argv)
+    try:
+        return run(arguments)
+    except (ValueError, TypeError, OSError, FloatingPointError) as problem:
+        print(f"port.train: {problem}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"\nport.train: stopped; the same command goes on from the last checkpoint in {arguments.out}.")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

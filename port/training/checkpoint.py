@@ -1,0 +1,93 @@
+"""Checkpoints of a training run: one file, replaced as a whole, that holds all that the run goes on from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from port.meta_train.checkpoint import ABOUT, replace_file
+from port.types import Params
+
+FORMAT = "disco-parity training 1"
+
+
+class Checkpoint(NamedTuple):
+    """Everything that a run needs to go on.
+
+    Attributes:
+        tensors: by name.
+        numbers: counters and the like; JSON.
+        settings: what the run was started with; JSON. A run continues only with the same.
+    """
+
+    tensors: dict[str, Tensor]
+    numbers: dict[str, Any]
+    settings: dict[str, Any]
+
+
+def save(path: Path, checkpoint: Checkpoint) -> None:
+    """Writes a checkpoint; a kill at any moment leaves the old one or the new one."""
+    import safetensors.numpy
+
+    about = {"format": FORMAT, "numbers": checkpoint.numbers, "settings": checkpoint.settings}
+    arrays = {name: _array(x) for name, x in sorted(checkpoint.tensors.items())}
+    replace_file(path, safetensors.numpy.save(arrays, {ABOUT: json.dumps(about)}))
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    array = tensor.detach().cpu().numpy()
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def load(path: Path, settings: Mapping[str, Any], device: str) -> Checkpoint:
+    """Reads a checkpoint; ValueError if it belongs to other settings, or is none."""
+    import safetensors
+
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            about = json.loads((file.metadata() or {}).get(ABOUT, "{}"))
+            names = list(file.keys())
+            tensors = {name: torch.from_numpy(np.array(file.get_tensor(name))).to(device) for name in names}
+    except (OSError, safetensors.SafetensorError) as problem:
+        raise ValueError(f"{path} cannot be read ({problem}); remove it to start over.") from None
+    if about.get("format") != FORMAT:
+        raise ValueError(f"{path} is no checkpoint of a training run.")
+    check_same(about["settings"], settings, path)
+    return Checkpoint(tensors, about["numbers"], about["settings"])
+
+
+def check_same(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> None:
+    """Raises ValueError where a run would continue with other settings than it was started with."""
+    old, new = _flat(old), _flat(json.loads(json.dumps(new)))
+    odd = [f"{name} {old.get(name)} -> {new.get(name)}" for name in {**old, **new} if old.get(name) != new.get(name)]
+    if odd:
+        raise ValueError(f"{path} was made with other settings ({'; '.join(odd[:5])}); use them, or another --out.")
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
+
+
+def digest(params: Params | None) -> str | None:
+    """What tells one rule's weights from another's."""
+    if params is None:
+        return None
+    total = hashlib.sha256()
+    for name, x in sorted(params.items()):
+        total.update(name.encode() + _array(x).tobytes())
+    return total.hexdigest()[:16]
+
+
+def part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors under a prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,356 @@
+"""The trainer: an agent and its environments in one object that acts, learns, logs, saves and resumes."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from port import evaluation, trees, weights
+from port.agent import Agent
+from port.config import AgentConfig, PolicyGradientConfig
+from port.environments import Catch
+from port.meta_train.checkpoint import replace_file
+from port.networks import MlpNetwork, ModuleNetwork
+from port.replay import ReplayBuffer
+from port.training import checkpoint, gym, logs, rollouts
+from port.training.checkpoint import Checkpoint
+from port.training.config import TrainConfig
+from port.training.rollouts import Episode, Stream
+from port.training.rule import load_rule
+from port.training.world import World, obs_spec, tree_map
+from port.types import LearnerState, Params, Rollout
+
+LAST_EPISODES = 100  # over which the running mean is taken
+
+
+class Report(NamedTuple):
+    """What a caller hears of after each rollout.
+
+    Attributes:
+        step: rollouts so far.
+        frames: steps that the environments have made so far.
+        episodes: that ended in this rollout.
+        mean_return: over the last 100 episodes, NaN before the first has ended.
+        row: what is logged.
+    """
+
+    step: int
+    frames: int
+    episodes: list[Episode]
+    mean_return: float
+    row: dict[str, float]
+
+
+class Scores(NamedTuple):
+    """How an agent did in an evaluation: return and length of each episode."""
+
+    returns: np.ndarray
+    lengths: np.ndarray
+
+    @property
+    def mean(self) -> float:
+        """The mean return."""
+        return float(self.returns.mean())
+
+
+def as_world(env: Any, dtype: torch.dtype) -> World:
+    """What was given as a world; TypeError or ValueError says what to give instead."""
+    if gym.is_vector_env(env):
+        return gym.GymWorld(env, dtype)
+    if all(hasattr(env, name) for name in ("reset", "step", "save", "restore", "example", "num_envs", "num_actions")):
+        world: World = env
+        return world
+    if isinstance(env, Catch):
+        raise TypeError("Say how many boards of Catch there are to be: port.CatchWorld(catch, num_envs=8).")
+    if hasattr(env, "action_space"):
+        raise TypeError(
+            f"{env} is a single environment; a trainer acts in several at once. Make them with "
+            "gymnasium.make_vec(name, num_envs=8), or gymnasium.vector.SyncVectorEnv([make_one] * 8)."
+        )
+    raise TypeError(
+        f"{type(env).__name__} is no environment; give a Gymnasium vector environment, port.StepFunctions or "
+        "port.CatchWorld."
+    )
+
+
+class Trainer:
+    """Acts for a rollout, keeps it, learns from a batch of those kept; and so on.
+
+    All that is random comes from the seed. With `out`, a run that is killed at any moment and made again with the same
+    arguments goes on from its last checkpoint to the same bits. Environments that cannot be saved are started over at
+    every checkpoint, killed or not, which is what makes that so; their running episodes are dropped there.
+
+    Where learning is to be spread over processes, each has a trainer with environments and a seed of its own, and the
+    agent averages what the original averages inside its learner step: gradients, moments and the meta-network's
+    statistics. Nothing outside `_learn` would have to know.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        agent: AgentConfig | None = None,
+        meta_params: Params | None = None,
+        config: TrainConfig | None = None,
+        network: nn.Module | None = None,
+        out: str | Path | None = None,
+    ) -> None:
+        """Sets a run up, or takes up the one that `out` holds; what does not fit is said before anything is done.
+
+        Args:
+            env: a Gymnasium vector environment with discrete actions, `StepFunctions` or `CatchWorld`.
+            agent: its configuration, with `meta_params` as of `load_rule`; the rule in the box if both are left out.
+            meta_params: of the rule, if it has a meta-network.
+            config: of the run.
+            network: of the agent, a module that gives the rule's heads; the original's MLP if left out.
+            out: folder for checkpoints and logs; nothing is written if left out.
+        """
+        self.config = config or TrainConfig()
+        dtype = self.config.torch_dtype
+        if agent is None:
+            agent, meta_params = load_rule(dtype=dtype)
+        if isinstance(agent.rule, PolicyGradientConfig):
+            raise ValueError("The policy-gradient rule needs a value function outside the agent; train by another.")
+        self.world = as_world(env, dtype)
+        self.agent = _make_agent(agent, self.world, network, dtype)
+        self.meta_params = _moved(meta_params, dtype, self.config.device)
+        self.out = Path(out) if out is not None else None
+        self._generator = torch.Generator(self.config.device).manual_seed(self.config.seed)
+        self.state: LearnerState = self.agent.initial_learner_state(self._generator, dtype)
+        self._log_names = _trial(self.agent, self.state, self.meta_params, self.world, self.config.device)
+        self._buffer = ReplayBuffer(self.config.capacity, self.config.replay_seed)
+        self._stream: Stream | None = None
+        self._recent: deque[float] = deque(maxlen=LAST_EPISODES)
+        self.step = self.frames = self.episodes = 0
+        if isinstance(self.world, gym.GymWorld) and self.config.checkpoint_every:
+            self.world.check_repeats()
+        self._logs = self._resume()
+
+    @property
+    def params(self) -> Params:
+        """The agent's parameters."""
+        return self.state.params
+
+    @property
+    def mean_return(self) -> float:
+        """Over the last 100 episodes, NaN before the first has ended."""
+        return float(np.mean(self._recent)) if self._recent else float("nan")
+
+    def run(self, steps: int, on_step: Callable[[Report], None] | None = None) -> float:
+        """Goes on until so many rollouts have been made since the beginning; the mean return at the end.
+
+        Args:
+            steps: rollouts, those of earlier runs into the same folder included.
+            on_step: told after each.
+        """
+        while self.step < steps:
+            report = self.advance()
+            if on_step:
+                on_step(report)
+        self.save_agent()
+        return self.mean_return
+
+    def advance(self) -> Report:
+        """One rollout and what is learned after it."""
+        rollout, ended = self._act()
+        learned = self._learn(rollout)
+        self._recent.extend(episode.total for episode in ended)
+        self.episodes += len(ended)
+        row = self._row(ended, learned)
+        if self._logs:
+            self._logs.add(row)
+        self.step += 1
+        if self.config.is_checkpoint(self.step):
+            self._checkpoint()
+        return Report(self.step, self.frames, ended, self.mean_return, row)
+
+    def _act(self) -> tuple[Rollout, list[Episode]]:
+        """A rollout by the agent as it is; on an error nothing is kept of it, and the environments start over next."""
+        config = self.config
+        if self._stream is None:
+            self._stream = rollouts.begin(self.world, self._generator, config.torch_dtype)
+        try:
+            rollout, self._stream, ended, frames = rollouts.unroll(
+                self.world,
+                self.agent,
+                self.params,
+                self._stream,
+                config.rollout_length,
+                self._generator,
+                config.reward_scale,
+                config.truncation == "bootstrap",
+            )
+        except ValueError as problem:
+            first, self._stream = self.step * config.rollout_length, None
+            raise ValueError(f"Rollout {self.step} (from step {first} of each environment on): {problem}") from problem
+        self.frames += frames
+        return rollout, ended
+
+    def _learn(self, rollout: Rollout) -> dict[str, float]:
+        """Keeps a rollout, and learns from batches once there are enough; the logs of the last, empty if none."""
+        self._buffer.add(rollout)
+        found: dict[str, float] = {}
+        if len(self._buffer) < self.config.batch_size:
+            return found
+        for _ in range(self.config.updates_per_rollout):
+            batch = self._buffer.sample(self.config.batch_size)
+            state, learned = self.agent.learner_step(batch, self.state, self.meta_params)
+            found = evaluation.scalars(learned)
+            if not np.isfinite(found["global_gradient_norm"]):
+                raise FloatingPointError(
+                    f"The gradient is no number after rollout {self.step}; nothing was learned from it. Lower the "
+                    "learning rate or reward_scale."
+                )
+            self.state = state
+        return found
+
+    def _row(self, ended: list[Episode], learned: dict[str, float]) -> dict[str, float]:
+        nan = float("nan")
+        row = {"step": float(self.step), "frames": float(self.frames), "episodes": float(self.episodes)}
+        row["return"] = float(np.mean([e.total for e in ended])) if ended else nan
+        row["length"] = float(np.mean([e.length for e in ended])) if ended else nan
+        row["return_100"] = self.mean_return
+        return row | {name: learned.get(name, nan) for name in self._log_names}
+
+    def evaluate(self, env: Any, episodes: int = 20, is_greedy: bool = False, seed: int = 0) -> Scores:
+        """Plays whole episodes in environments of their own; training is not touched by it.
+
+        Args:
+            env: as for the trainer, but not the trainer's own.
+            episodes: how many at least; each environment plays the same number.
+            is_greedy: whether to take the likeliest action instead of drawing one.
+            seed: of actions and environments.
+        """
+        world = as_world(env, self.config.torch_dtype)
+        if obs_spec(world) != obs_spec(self.world) or world.num_actions != self.world.num_actions:
+            raise ValueError(
+                f"The agent was made for observations of {obs_spec(self.world)} and {self.world.num_actions} actions; "
+                f"these environments show {obs_spec(world)} and take {world.num_actions}."
+            )
+        if env is getattr(self.world, "env", self.world):
+            raise ValueError("The agent learns in these environments; evaluate in others of the same kind.")
+        generator = torch.Generator(self.config.device).manual_seed(seed)
+        policy = self.agent.network.policy(self.params)
+        found = rollouts.play(world, policy, episodes, generator, self.config.torch_dtype, is_greedy)
+        return Scores(np.array([e.total for e in found]), np.array([e.length for e in found]))
+
+    def plot(self) -> Path | None:
+        """Draws the log as `curve.png`; None where there is nothing to draw."""
+        return logs.draw(self.out, self.world.title) if self.out else None
+
+    def close(self) -> None:
+        """Ends the logs."""
+        if self._logs:
+            self._logs.close()
+
+    def save_agent(self) -> None:
+        """Writes the agent's parameters as `agent.npz`: in the original's names if it is the original's network."""
+        if self.out is None:
+            return
+        if isinstance(self.agent.network, MlpNetwork):
+            weights.save_agent_params(self.out / "agent.npz", self.params, self.agent.config)
+        else:
+            arrays = {name: p.cpu().numpy() for name, p in {**self._constants(), **self.params}.items()}
+            weights.write_npz(self.out / "agent.npz", arrays)
+
+    def _constants(self) -> Params:
+        return self.agent.network.constants if isinstance(self.agent.network, ModuleNetwork) else {}
+
+    def settings(self) -> dict[str, Any]:
+        """All that the numbers of this run depend on, as JSON."""
+        return {
+            "train": asdict(self.config),
+            "agent": asdict(self.agent.config),
+            "meta_params": checkpoint.digest(self.meta_params),
+            "environment": {
+                "title": self.world.title,
+                "num_envs": self.world.num_envs,
+                "num_actions": self.world.num_actions,
+                "observation": str(obs_spec(self.world)),
+            },
+            "parameters": {name: list(shape) for name, shape in self.agent.shapes.items()},
+        }
+
+    def _checkpoint(self) -> None:
+        """Saves the run, if it has a folder; what cannot be saved starts over either way."""
+        saved = self.world.save()
+        if self.out is not None and self._logs:
+            self._logs.flush()
+            self.save_agent()
+            checkpoint.save(self.out / "checkpoint.safetensors", self._pack(saved))
+        if saved is None:
+            self._stream = None
+
+    def _pack(self, world: dict[str, torch.Tensor] | None) -> Checkpoint:
+        kept, rest = self._buffer.save()
+        tree: dict[str, Any] = {"learner": self.state, "replay": kept, "constants": self._constants()}
+        tree["generator"] = self._generator.get_state()
+        if world is not None and self._stream is not None:
+            tree |= {"world": world, "stream": self._stream}
+        numbers: dict[str, Any] = {"step": self.step, "frames": self.frames, "episodes": self.episodes}
+        numbers |= {"recent": list(self._recent), "replay": rest}
+        return Checkpoint(trees.flatten(tree), numbers, self.settings())
+
+    def _resume(self) -> logs.Logs | None:
+        """Takes up the run in the folder, if there is one."""
+        if self.out is None:
+            return None
+        self.out.mkdir(parents=True, exist_ok=True)
+        path = self.out / "checkpoint.safetensors"
+        if path.is_file():
+            self._unpack(checkpoint.load(path, self.settings(), self.config.device))
+        replace_file(self.out / "config.json", _json(self.settings()))
+        return logs.Logs(self.out, self.step)
+
+    def _unpack(self, found: Checkpoint) -> None:
+        numbers, tensors = found.numbers, found.tensors
+        self.state = trees.unflatten(self.state, checkpoint.part(tensors, "learner/"))
+        self._buffer.restore(checkpoint.part(tensors, "replay/"), numbers["replay"])
+        self._generator.set_state(tensors["generator"].cpu())
+        if isinstance(self.agent.network, ModuleNetwork):
+            self.agent.network.constants = checkpoint.part(tensors, "constants/")
+        if world := checkpoint.part(tensors, "world/"):
+            self.world.restore(world)
+            like = rollouts.begin(self.world, torch.Generator(self.config.device), self.config.torch_dtype)
+            self.world.restore(world)
+            self._stream = trees.unflatten(like, checkpoint.part(tensors, "stream/"))
+        self.step, self.frames, self.episodes = (numbers[name] for name in ("step", "frames", "episodes"))
+        self._recent.extend(numbers["recent"])
+
+
+def _make_agent(config: AgentConfig, world: World, network: nn.Module | None, dtype: torch.dtype) -> Agent:
+    """The agent for a world, with a module of the caller's own if there is one."""
+    spec, A = obs_spec(world), world.num_actions
+    if network is None:
+        return Agent(config, spec, A)
+    if not isinstance(network, nn.Module):
+        raise TypeError(f"The network is a {type(network).__name__}; give a torch.nn.Module.")
+    return Agent(config, spec, A, ModuleNetwork(copy.deepcopy(network).to(dtype), config, A, world.example))
+
+
+def _moved(params: Params | None, dtype: torch.dtype, device: str) -> Params | None:
+    return None if params is None else {name: p.to(device, dtype) for name, p in params.items()}
+
+
+def _trial(agent: Agent, state: LearnerState, meta_params: Params | None, world: World, device: str) -> list[str]:
+    """Learns once from a rollout of zeros, to find what does not fit; the names of the logs."""
+    B, A = world.num_envs, world.num_actions
+    like = next(iter(state.params.values()))
+    rewards = like.new_zeros(2, B)
+    observations = tree_map(lambda x: x.to(device).expand(2, *x.shape), world.example)
+    outs = {"logits": like.new_zeros(2, B, A)}
+    rollout = Rollout(observations, torch.zeros_like(rewards).long(), rewards, rewards == 0, outs)
+    _, learned = agent.learner_step(rollout, state, meta_params)
+    return sorted(evaluation.scalars(learned))
+
+
+def _json(settings: dict[str, Any]) -> bytes:
+    return (json.dumps(settings, indent=1, sort_keys=True) + "\n").encode()
