@@ -1,6 +1,6 @@
 """The golden files: how they are laid out, written atomically and read with every digest checked.
 
-`fixtures/manifest.json` says where everything came from; `fixtures/golden/<layer>.safetensors` holds the tensors of
+`fixtures/manifest.json` says where everything came from; `fixtures/golden/<layer>.safetensors.gz` holds the tensors of
 one layer, each named `case:kind:name`. Kinds: `in` inputs; `cot` cotangents; `out64` and `out32` the original's
 outputs in both precisions; `vjp64` its vector-Jacobian products; `side64_*` its answers with the inputs moved by
 one unit in the last place, kept where an element stands at a branch.
@@ -8,10 +8,12 @@ one unit in the last place, kept where an element stands at a branch.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
 import tempfile
+import zlib
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +27,7 @@ from safetensors.numpy import save as save_tensors
 from parity.layers.draw import generator
 from parity.layers.spec import Arrays, Settings
 
-FORMAT = 2
+FORMAT = 3
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 SKETCH_WIDTH = 256
 SKETCH_ABOVE = 2_048
@@ -115,7 +117,7 @@ class Golden:
 
 def file_name(layer: str) -> str:
     """The golden file of a layer."""
-    return layer.replace("/", ".") + ".safetensors"
+    return layer.replace("/", ".") + ".safetensors.gz"
 
 
 def tensors_of(golden: Golden) -> Arrays:
@@ -177,7 +179,7 @@ def layer_bytes(goldens: list[Golden]) -> bytes:
     """The content of a layer's file."""
     # `np.array` keeps a scalar a scalar, which `ascontiguousarray` does not.
     flat = {f"{g.case}:{name}": np.array(v, order="C") for g in goldens for name, v in tensors_of(g).items()}
-    return save_tensors(dict(sorted(flat.items())))
+    return gzip.compress(save_tensors(dict(sorted(flat.items()))), mtime=0)
 
 
 def canonical(value: Any) -> str:
@@ -238,10 +240,10 @@ class Store:
         path = self.root / "golden" / file_name(layer)
         try:
             content = path.read_bytes()
-            tensors = load_tensors(content)
+            tensors = load_tensors(gzip.decompress(content))
         except FileNotFoundError:
             raise FixtureError(f"{path} is missing: the goldens of {layer}. {REMEDY}") from None
-        except (SafetensorError, ValueError, TypeError, KeyError) as error:
+        except (SafetensorError, zlib.error, OSError, EOFError, ValueError, TypeError, KeyError) as error:
             raise FixtureError(f"{path} is damaged: it is no readable safetensors file ({error}). {REMEDY}") from None
         self._check_digests(layer, tensors, path)
         if hashlib.sha256(content).hexdigest() != self.manifest["layers"][layer]["sha256"]:

@@ -28,7 +28,7 @@ TOO_LONG_EAGERLY = ("meta/", "disco/", "agent/", "meta_train/outer_loss", "meta_
 
 def entries_name(layer: str) -> str:
     """The file that holds what the manifest will say of a layer's cases; written last."""
-    return file_name(layer).replace(".safetensors", ".json")
+    return file_name(layer).replace(".safetensors.gz", ".json")
 
 
 def refuse_the_port() -> None:
@@ -96,7 +96,7 @@ def real_learner_step() -> Traced:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes `<layer>.safetensors` and `<layer>.json` to the folder given; what is there already is kept."""
+    """Writes `<layer>.safetensors.gz` and `<layer>.json` to the folder given; what is there already is kept."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("layers", nargs="+")

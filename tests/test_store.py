@@ -63,7 +63,7 @@ def test_a_changed_budget_in_the_manifest_is_refused(copy):
 
 def test_a_missing_golden_is_named(copy):
     (copy / "golden" / file_name(LAYER)).unlink()
-    with pytest.raises(FixtureError, match="moving_average.normalize.safetensors is missing"):
+    with pytest.raises(FixtureError, match="moving_average.normalize.safetensors.gz is missing"):
         load_all(copy)
 
 
