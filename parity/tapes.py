@@ -17,7 +17,7 @@ from parity.lives import Life
 from parity.store import FixtureError, sketch
 
 LOGS = ("total_loss", "global_gradient_norm", "global_update_norm", "parameter_norm")
-SKETCH_WIDTH = 16  # sums of the parameters with random signs, from which drift is estimated
+SKETCH_WIDTH = 8  # sums of the parameters with random signs, from which drift is estimated
 DIGEST_BYTES = 8
 ACTION_BITS = 2
 PLAIN = ("logs", "sketches", "digests", "noise")  # columns of a tape that are stored as they are
@@ -52,7 +52,7 @@ class Tape:
         direction: 0, or the number of the direction in which its initial parameters were moved.
         actions: [S, L, B], uint8.
         logs: [S, 4], those of `LOGS`; NaN while the buffer fills, but for the parameters' norm.
-        sketches: [S, 16], of the parameters after each step.
+        sketches: [S, 8], of the parameters after each step.
         digests: [S, 8], bytes, of the parameters after each step.
         noise: [S, 8], bytes: digests of the noise of each rollout.
         first: where it parted from the life beside which it was lived, if it did.
