@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{page.in_one_line(sections)[1]}\nThe page is {path}")
     if any(section.state == "bad" for section in sections):
         return 1
-    return 0 if all(section.is_equal for section in sections) else 2
+    return 2 if any(section.is_missed for section in sections) else 0
 
 
 if __name__ == "__main__":

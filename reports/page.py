@@ -64,6 +64,11 @@ class Section:
         return "beside" if self.kind == "beside" else "absent"
 
     @property
+    def is_missed(self) -> bool:
+        """Whether it should have run, and could not."""
+        return self.kind == "not run" and not self.is_equal
+
+    @property
     def label(self) -> str:
         """The word on its badge."""
         return self.badge or LABELS[self.state]
@@ -80,13 +85,13 @@ def in_one_line(sections: Sequence[Section]) -> tuple[str, str]:
     bad = [f"{section.title} ({section.label})" for section in judged if section.state == "bad"]
     absent = [section.title for section in sections if section.state == "absent"]
     missing = f" Not run: {', '.join(absent)}." if absent else ""
-    count = f"{len(bad)} of {len(judged)} verdicts are" if len(judged) > 1 else "The verdict is"
     if bad:
-        return "bad", f"{count} bad: {', '.join(bad)}.{missing}"
+        count = f"{len(bad)} of {len(judged)} verdicts {'is' if len(bad) == 1 else 'are'}"
+        return "bad", f"{count if len(judged) > 1 else 'The verdict is'} bad: {', '.join(bad)}.{missing}"
     if not judged:
         return "absent", f"Nothing was judged.{missing}"
     count = f"All {len(judged)} verdicts are" if len(judged) > 1 else "The verdict is"
-    state = "good" if all(section.is_equal for section in sections) else "absent"
+    state = "absent" if any(section.is_missed for section in sections) else "good"
     return state, f"{count} good: no difference from the original was found.{missing}"
 
 
