@@ -102,7 +102,9 @@ def test_a_failed_report_fails(project):
 
 
 def test_a_report_that_is_not_good_is_made_again(project):
-    _script(project / ".venv" / "bin" / "python", INTERPRETER.replace("{failing}", "x").replace("wrote", "bad") + "exit 1")
+    _script(
+        project / ".venv" / "bin" / "python", INTERPRETER.replace("{failing}", "x").replace("wrote", "bad") + "exit 1"
+    )
     for times in (1, 2):
         assert make(project, "report").returncode != 0
         assert len(calls(project)) == times
