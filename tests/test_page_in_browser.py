@@ -137,7 +137,11 @@ def test_the_top_gives_the_verdict_the_state_of_each_section_and_what_was_compar
     contents = opened.page.locator("nav li").all_inner_texts()
     assert len(contents) == len(sections)
     for text, section in zip(contents, sections, strict=True):
-        assert section.title in text and section.label in text and section.verdict.split("`")[0].strip() in text
+        assert section.title in text and section.verdict.split("`")[0].strip() in text
+    badges = opened.page.locator("nav .badge")
+    assert badges.all_inner_texts() == [section.label for section in sections]
+    shown = badges.evaluate_all("all => all.map(one => one.className)")
+    assert shown == [f"badge {section.state}" for section in sections]
     top = opened.page.locator("h2 + dl").first.inner_text()
     for label in (*page.COMPARED, "versions here", "installed", "this project", "made"):
         assert label in top
@@ -147,7 +151,7 @@ def test_the_top_gives_the_verdict_the_state_of_each_section_and_what_was_compar
 def test_every_section_has_its_command_and_its_files(opened, made):
     for section in made[1]:
         part = opened.page.locator(f"section#{section.name}")
-        assert section.command in part.locator("dl code").all_inner_texts()
+        assert part.locator("dt:text-is('made by') + dd code").inner_text() == section.command
         links = part.locator("dl a").evaluate_all("all => all.map(a => a.getAttribute('href'))")
         assert links == section.files
         assert section.files or section.state == "absent"
