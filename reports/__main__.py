@@ -1,5 +1,7 @@
 """`python -m reports`: the whole page, `reports/out/index.html`.
 
+A section that cannot run says why on the page; the others are made all the same.
+
 Example:
     python -m reports --out reports/out
 """
@@ -8,18 +10,33 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from parity.implementation import CannotRun
+from parity.implementation import CannotRun, load
 from parity.store import FixtureError, write_atomically
 from reports import audit, bugs, page, parity
 
 SECTIONS = (parity.section, bugs.section, audit.section)
 
 
+def made(make: Callable[[str, Path], page.Section], implementation_name: str, out: Path) -> page.Section:
+    """A section, or in its place a sentence that says why it could not run."""
+    try:
+        return make(implementation_name, out)
+    except (CannotRun, FixtureError) as error:
+        reason = str(error)
+    except Exception as error:  # whatever it is, the sections that are made must not be lost with it
+        traceback.print_exc()
+        reason = f"It failed with {type(error).__name__}: {error}"
+    module = sys.modules[make.__module__]
+    name = make.__module__.rpartition(".")[2]
+    return page.not_run(name, getattr(module, "TITLE", name), f"python -m {make.__module__}", reason)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 all equal, 1 something differs (the page says what), 2 could not run."""
+    """0 all equal, 1 something differs (the page says what), 2 something could not run (the page says why)."""
     parser = argparse.ArgumentParser(
         prog="python -m reports", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -28,17 +45,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts for machines")
     args = parser.parse_args(arguments)
     try:
-        sections = [make(args.impl, args.out) for make in SECTIONS]
-    except (CannotRun, FixtureError) as error:
+        load(args.impl)
+    except CannotRun as error:
         print(f"reports: {error}", file=sys.stderr)
         return 2
+    sections = [made(make, args.impl, args.out) for make in SECTIONS]
     path = page.write(sections, args.out)
     if args.json:
         write_atomically(args.json, page.as_json(sections))
     for section in sections:
         print(f"{section.title}: {section.verdict}")
-    print(f"The page is {path}")
-    return 0 if all(section.is_equal for section in sections) else 1
+    print(f"{page.in_one_line(sections)[1]}\nThe page is {path}")
+    if any(section.state == "bad" for section in sections):
+        return 1
+    return 2 if any(section.is_missed for section in sections) else 0
 
 
 if __name__ == "__main__":

@@ -247,8 +247,9 @@ def section(implementation_name: str, out: Path) -> page.Section:
             is_equal=True,
             command=command,
             body=body,
+            kind="not run",
         )
-    return replace(made, is_equal=True)
+    return replace(made, is_equal=True, kind="beside")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -36,6 +36,7 @@ from reports import page
 
 T = TypeVar("T")
 
+TITLE = "Planted mistakes"
 NAMED_AT_LEAST = 0.9
 PROCESSES = 2
 LEFT_OUT = "not run here, it takes minutes: `python -m reports.bugs` runs it"
@@ -207,7 +208,7 @@ def section_of(matrix: Matrix, out: Path) -> page.Section:
     )
     return page.Section(
         name="bugs",
-        title="Planted mistakes",
+        title=TITLE,
         verdict=matrix.sentence(),
         is_equal=matrix.is_good,
         command="python -m reports.bugs",
@@ -219,6 +220,7 @@ def section_of(matrix: Matrix, out: Path) -> page.Section:
             ("live", matrix.live),
         ],
         files=files,
+        badge="all found" if matrix.is_good else "survivors" if matrix.survivors else "found elsewhere",
     )
 
 

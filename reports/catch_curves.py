@@ -138,6 +138,12 @@ def verdict_in_words(name: str, panels: Sequence[Panel]) -> tuple[bool, str]:
     return "different" not in states.values() and "equivalent" in states.values(), f"{name} learns Catch: {said}."
 
 
+def state_of(name: str, panels: Sequence[Panel]) -> str:
+    """The verdict on an implementation over all settings, in a word."""
+    states = {g.verdict.state for p in panels for g in p.groups if g.name == name}
+    return next((state for state in ("different", "equivalent") if state in states), "undecided")
+
+
 def made_section(panels: list[Panel], name: str, recorded: Recorded, command: str, out: Path) -> page.Section:
     """The section of the page, and the files beside it."""
     out.mkdir(parents=True, exist_ok=True)
@@ -171,6 +177,7 @@ def made_section(panels: list[Panel], name: str, recorded: Recorded, command: st
             ("settings", "; ".join(_setting_in_words(panel.setting) for panel in panels)),
         ],
         files=files,
+        badge=state_of(name, panels),
     )
 
 
@@ -195,7 +202,8 @@ def section(implementation_name: str, out: Path, plan: Plan = DEFAULT) -> page.S
         life_runner.learner(implementation_name)
     except CannotRun as reason:
         body = Markup("<p>{}</p>").format(reason)
-        return page.Section("curves", TITLE, f"{implementation_name} was not let learn.", True, command, body)
+        verdict = f"{implementation_name} was not let learn."
+        return page.Section("curves", TITLE, verdict, True, command, body, kind="not run")
     recorded = Recorded()
     beside = [BESIDE] if is_installed(BESIDE) and implementation_name != BESIDE else []
     asked = wanted([implementation_name], available(plan), beside)

@@ -37,6 +37,7 @@ from parity.store import FixtureError, canonical, write_atomically
 from parity.tape_store import TapeStore
 from parity.tapes import Tape, tape_bytes, tape_from
 from reports import page, port_life
+from reports.lockstep_page import TITLE as TITLE
 from reports.lockstep_page import section_of, summary
 from reports.lockstep_verdict import Lived, Verdict
 

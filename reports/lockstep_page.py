@@ -15,6 +15,7 @@ from parity.tape_store import TapeStore
 from reports import page
 from reports.lockstep_verdict import DRIFT_LIMIT, Group, Lived, Verdict, in_words
 
+TITLE = "In lockstep with the original"
 BLUE, ORANGE, GREEN = "#2a78d6", "#d97a1f", "#2e8b57"
 RECORDED_WITH = ("jax", "dm-haiku", "rlax", "distrax", "optax")
 WEIGHTS = {
@@ -160,7 +161,7 @@ def section_of(verdict: Verdict, store: TapeStore, command: str, out: Path, is_l
     write_atomically(out / "lockstep.json", canonical(summary(verdict)).encode())
     return page.Section(
         name="lockstep",
-        title="In lockstep with the original",
+        title=TITLE,
         verdict=verdict.sentence(),
         is_equal=verdict.is_equal,
         command=command,
@@ -175,4 +176,5 @@ def section_of(verdict: Verdict, store: TapeStore, command: str, out: Path, is_l
         ),
         provenance=_provenance(verdict, store, is_live),
         files=["lockstep.csv", "lockstep.json", "lockstep.png"],
+        badge="in lockstep" if verdict.is_equal else "different",
     )

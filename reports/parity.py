@@ -25,6 +25,7 @@ from parity.store import FixtureError, Store, write_atomically
 from parity.table import COLUMNS, LayerSummary, notebooks_in_words, summarise
 from reports import page
 
+TITLE = "Layer by layer"
 COLOURS = {("value", "float64"): "#2a78d6", ("vjp", "float64"): "#7a4fc4", ("value", "float32"): "#d97a1f"}
 RECORDED_WITH = ("jax", "dm-haiku", "rlax", "distrax", "optax")
 LABELS = {
@@ -59,15 +60,28 @@ def figure(summaries: list[LayerSummary]) -> Figure:
     return drawing
 
 
+def layer_rows(summaries: list[LayerSummary]) -> list[dict[str, Any]]:
+    """The numbers in the picture: for each layer its worst errors, of the output's scale and of the budget."""
+    found = []
+    for s in summaries:
+        numbers: dict[str, Any] = {"layer": s.layer, "cases": s.cases, "comparisons": s.comparisons}
+        for (kind, dtype), row in s.worst.items():
+            numbers[f"{kind}_{dtype}_of_scale"] = None if row is None else row.max_rel
+            numbers[f"{kind}_{dtype}_of_budget"] = None if row is None else row.ratio
+        found.append({**numbers, "at_branch": s.at_branch, "different": s.different})
+    return found
+
+
 def write_data(rows: list[Row], summaries: list[LayerSummary], out: Path) -> tuple[str, list[str]]:
     """Writes the rows and the picture; returns the picture for the page, and the names of the files."""
     records = [row.as_json() for row in rows]
     write_atomically(out / "parity.json", (json.dumps(records, indent=1) + "\n").encode())
     write_atomically(out / "parity.csv", pd.DataFrame(records).to_csv(index=False).encode())
+    write_atomically(out / "parity_layers.csv", pd.DataFrame(layer_rows(summaries)).to_csv(index=False).encode())
     drawing = figure(summaries)
     image = page.picture(drawing)
     drawing.savefig(out / "parity.png", dpi=130)
-    return image, ["parity.csv", "parity.json", "parity.png"]
+    return image, ["parity_layers.csv", "parity.csv", "parity.json", "parity.png"]
 
 
 def weights_in_words(outcome: Outcome) -> str:
@@ -110,7 +124,7 @@ def section(implementation_name: str, out: Path) -> page.Section:
     )
     return page.Section(
         name="parity",
-        title="Layer by layer",
+        title=TITLE,
         verdict=f"{implementation.name}: {verdict}.",
         is_equal=not bad,
         command=f"python -m reports.parity --impl {implementation_name}",

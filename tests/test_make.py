@@ -101,6 +101,20 @@ def test_a_failed_report_fails(project):
     assert make(project, "report").returncode != 0
 
 
+def test_a_report_that_is_not_good_is_made_again(project):
+    _script(
+        project / ".venv" / "bin" / "python", INTERPRETER.replace("{failing}", "x").replace("wrote", "bad") + "exit 1"
+    )
+    for times in (1, 2):
+        assert make(project, "report").returncode != 0
+        assert len(calls(project)) == times
+
+
+def test_browser_is_installed_by_the_project(project):
+    assert make(project, "browser").returncode == 0
+    assert calls(project) == ["-m reports.browser"]
+
+
 def test_original_hands_on_the_source(project):
     make(project, "original")
     make(project, "original", "SRC=some where")
@@ -130,4 +144,12 @@ def test_ci_names_the_weights_that_lie_beside_the_project(given, present, expect
     if given:
         surroundings["DISCO103_WEIGHTS"] = given
     done = subprocess.run([project / ".ci" / "run"], env=surroundings, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == f"test {expected.format(beside=beside)}"
+    assert done.stdout.splitlines()[-1] == f"test {expected.format(beside=beside)}"
+
+
+def test_ci_goes_on_without_a_browser(project):
+    fake = project.parent / "bin"
+    _script(fake / "make", '#!/bin/sh\necho "$1"\n[ "$1" = test ]\n')
+    surroundings = os.environ | {"PATH": f"{fake}:{os.environ['PATH']}"}
+    done = subprocess.run([project / ".ci" / "run"], env=surroundings, capture_output=True, text=True, check=False)
+    assert (done.stdout.split(), done.returncode) == (["browser", "test"], 0)

@@ -1,0 +1,64 @@
+"""`python -m reports.screenshot`: a picture of the page's top, and whether anything on the page is broken.
+
+Opens reports/out/index.html in a headless Chromium, looks for broken images and links, requests that leave the file and
+anything wider than the window, on a desk and on a phone, and writes the picture that stands in the README.
+
+Example:
+    python -m reports.screenshot
+    python -m reports.screenshot --page reports/out/index.html --png page.png --scheme dark
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from parity.store import write_atomically
+from reports import browser, page
+
+PNG = page.HERE / "screenshot.png"
+SIZES = {"desk": (1200, 900), "phone": (390, 844)}
+
+
+def taken(path: Path, scheme: str) -> tuple[bytes, list[str]]:
+    """The picture of a page's top, and what is wrong with the page at every size."""
+    found, picture = list[str](), b""
+    with browser.started() as chromium:
+        for name, (width, height) in SIZES.items():
+            with browser.visit(chromium, path, width, height, scheme) as visit:
+                found += [f"{name}: {fault}" for fault in visit.faults()]
+                picture = picture or visit.page.screenshot()
+    return picture, found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 done, 1 something on the page is broken, 2 could not run."""
+    parser = argparse.ArgumentParser(
+        prog="python -m reports.screenshot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--page", type=Path, default=page.OUT / "index.html", metavar="FILE", help="what to open")
+    parser.add_argument("--png", type=Path, default=PNG, metavar="FILE", help="(default: reports/screenshot.png)")
+    parser.add_argument("--scheme", choices=("light", "dark"), default="light", help="(default: light)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what is broken for machines")
+    args = parser.parse_args(arguments)
+    try:
+        if not args.page.is_file():
+            raise browser.NoBrowser(f"There is no page {args.page}; `make report` makes one.")
+        picture, faults = taken(args.page, args.scheme)
+    except browser.NoBrowser as reason:
+        print(f"reports.screenshot: {reason}", file=sys.stderr)
+        return 2
+    write_atomically(args.png, picture)
+    if args.json:
+        write_atomically(args.json, (json.dumps(faults, indent=1) + "\n").encode())
+    for fault in faults:
+        print(f"Broken, {fault}.")
+    print(f"The picture is {args.png} ({len(picture) / 1000:.0f} kB)")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,188 @@
+"""The page as text: the verdict over all sections, what stands at its top, and sections that could not run."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from markupsafe import Markup
+
+from parity.implementation import CannotRun
+from reports import __main__ as whole
+from reports import browser, page, screenshot
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def section(name, is_equal=True, **more):
+    return page.Section(name, name.title(), f"{name} was judged.", is_equal, f"make {name}", Markup("<p>x</p>"), **more)
+
+
+def gone(name, **more):
+    return section(name, kind="not run", **more)
+
+
+@pytest.mark.parametrize(
+    ("sections", "state", "words"),
+    [
+        ([section("a"), section("b")], "good", "All 2 verdicts are good: no difference from the original was found."),
+        ([section("a")], "good", "The verdict is good: no difference from the original was found."),
+        ([section("a"), section("b", False)], "bad", "1 of 2 verdicts is bad: B (different)."),
+        ([section("a", False, badge="undecided")], "bad", "The verdict is bad: A (undecided)."),
+        ([section("a"), section("b", False, kind="beside")], "good", "The verdict is good: no difference"),
+        ([section("a"), gone("b", is_equal=False)], "absent", "was found. Not run: B."),
+        ([section("a"), gone("b", is_equal=True)], "good", "was found. Not run: B."),
+        ([gone("b")], "absent", "Nothing was judged. Not run: B."),
+    ],
+    ids=["all", "one", "bad", "undecided", "of_others", "needed", "not_needed", "nothing"],
+)
+def test_the_verdict_over_all_sections_counts_those_that_judge(sections, state, words):
+    found = page.in_one_line(sections)
+    assert found[0] == state and words in found[1]
+
+
+def test_what_was_compared_stands_at_the_top_once(tmp_path):
+    mine = section("mine", provenance=[("candidate", "port"), ("weights", "seeded"), ("live", "nobody")])
+    other = section("other", provenance=[("candidate", "port"), ("weights", "others")])
+    beside = section("beside", kind="beside", provenance=[("candidate", "theirs"), ("reference", "the original")])
+    assert page.compared([beside, mine, other]) == [
+        *(("candidate", "port"), ("reference", "the original"), ("weights", "seeded"))
+    ]
+    html = page.write([beside, mine, other], tmp_path).read_text()
+    counts = {text: html.count(f"<dd>{text}</dd>") for text in ("port", "seeded", "nobody", "others", "theirs")}
+    assert counts == {"port": 1, "seeded": 1, "nobody": 1, "others": 1, "theirs": 1}
+
+
+def test_what_stands_in_backticks_is_code_and_nothing_else_is_markup():
+    assert page.with_code("`make <x>` & more") == "<code>make &lt;x&gt;</code> &amp; more"
+
+
+def refuses(implementation_name, out):
+    raise CannotRun("There is no tape; `make tapes` makes one.")
+
+
+def breaks(implementation_name, out):
+    raise ValueError("a mistake of ours")
+
+
+@pytest.mark.parametrize(
+    ("makers", "code"),
+    [
+        ([lambda name, out: section("a"), refuses], 2),
+        ([lambda name, out: section("a", False), refuses], 1),
+        ([lambda name, out: section("a"), lambda name, out: gone("b")], 0),
+    ],
+    ids=["could_not_run", "different", "not_needed"],
+)
+def test_a_section_that_cannot_run_does_not_take_the_others_with_it(makers, code, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(whole, "SECTIONS", makers)
+    assert whole.main(["--out", str(tmp_path), "--json", str(tmp_path / "verdict.json")]) == code
+    html = (tmp_path / "index.html").read_text()
+    assert "a was judged." in html and "not run</span>" in html
+    assert len(json.loads((tmp_path / "verdict.json").read_text())) == 2
+    if refuses in makers:
+        assert "There is no tape; <code>make tapes</code> makes one." in html
+        assert "There is no tape" in capsys.readouterr().out
+
+
+def test_a_section_that_breaks_says_how_and_shows_where(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(whole, "SECTIONS", [breaks, lambda name, out: section("a")])
+    assert whole.main(["--out", str(tmp_path)]) == 2
+    assert "It failed with ValueError: a mistake of ours" in (tmp_path / "index.html").read_text()
+    assert "in breaks" in capsys.readouterr().err
+
+
+def test_the_sections_of_the_page_have_titles_where_they_cannot_run():
+    for make in whole.SECTIONS:
+        assert sys.modules[make.__module__].TITLE[0].isupper()
+
+
+def test_an_implementation_that_is_not_there_makes_no_page(tmp_path, capsys):
+    assert whole.main(["--impl", "no_such_module:x", "--out", str(tmp_path / "out")]) == 2
+    assert "no_such_module" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+# Where there is no browser
+
+
+@pytest.fixture
+def without_browser(tmp_path, monkeypatch):
+    monkeypatch.delenv("CHROMIUM", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+def test_a_screenshot_without_a_browser_is_a_sentence(without_browser, capsys):
+    (without_browser / "index.html").write_text("<p>here</p>")
+    given = ["--page", str(without_browser / "index.html"), "--png", str(without_browser / "x.png")]
+    assert screenshot.main(given) == 2
+    assert "There is no Chromium here. Install" in capsys.readouterr().err
+    assert screenshot.main(["--page", str(without_browser / "none.html")]) == 2
+    assert "`make report` makes one" in capsys.readouterr().err
+
+
+def test_a_browser_that_is_named_and_is_none_is_told(without_browser, monkeypatch, capsys):
+    monkeypatch.setenv("CHROMIUM", "/no/such/chromium")
+    assert browser.main([]) == 2
+    assert "CHROMIUM names /no/such/chromium, which cannot be run." in capsys.readouterr().err
+
+
+def script(path, text):
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("apt", "user", "said"),
+    [
+        (None, 0, "apt-get is not here"),
+        ("exit 0", 1000, "only root may install it"),
+        ("echo 'E: Unable to fetch' >&2; exit 100", 0, "apt-get update failed (E: Unable to fetch)"),
+        ("exit 0", 0, "There is no Chromium here. Install"),
+    ],
+    ids=["no_apt", "not_root", "no_network", "in_vain"],
+)
+def test_what_hinders_the_install_is_told(apt, user, said, without_browser, monkeypatch, capsys):
+    if apt:
+        script(without_browser / "apt-get", apt)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert browser.main([]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_browser_is_installed_once(without_browser, monkeypatch, capsys):
+    log, made = without_browser / "log", without_browser / "chromium"
+    arrives = f"printf '#!/bin/sh\\n' > {made}; /bin/chmod +x {made}"
+    script(without_browser / "apt-get", f'echo "$*" >> {log}\n{arrives}')
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert browser.main([]) == browser.main([]) == 0
+    assert [line.split()[-1] for line in log.read_text().splitlines()] == ["update", "chromium"]
+    assert f"Chromium is {made}" in capsys.readouterr().out
+
+
+# Skips
+
+SKIPS = """
+import pytest
+
+def test_one():
+    pytest.skip({reason!r})
+"""
+
+
+@pytest.mark.parametrize(
+    ("reason", "outcome"),
+    [("There is no Chromium here. Install one.", "1 skipped"), ("I did not feel like it", "1 failed")],
+    ids=["listed", "not_listed"],
+)
+def test_in_ci_a_skip_must_be_on_the_list(reason, outcome, tmp_path):
+    for name in ("conftest.py", "allowed_skips.toml"):
+        (tmp_path / name).write_bytes((ROOT / "tests" / name).read_bytes())
+    (tmp_path / "test_one.py").write_text(SKIPS.format(reason=reason))
+    command = [sys.executable, "-m", "pytest", "-p", "no:disco_parity", "-p", "no:xdist", "-q", str(tmp_path)]
+    surroundings = {**os.environ, "CI": "1", "PYTEST_ADDOPTS": ""}
+    done = subprocess.run(command, cwd=tmp_path, env=surroundings, capture_output=True, text=True, check=False)
+    assert outcome in done.stdout, done.stdout + done.stderr
