@@ -18,7 +18,6 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import importlib
 import importlib.util
 import json
 import os
@@ -108,13 +107,12 @@ def judged(asked: Sequence[Life], recorded: Recorded, work: Work, jobs: int) -> 
 
 
 def what_the_audit_found(out: Path) -> list[str]:
-    """On the layers of disco-torch: what `reports.audit` wrote beside the page, else the causes that it knows of."""
+    """On the layers of disco-torch, as `reports.audit` wrote it beside the page; where it has not run, that it can."""
     try:
         newest = json.loads((out / "audit.json").read_text(encoding="utf-8"))[-1]
         return [newest["verdict"], *(f"{cause['title']}." for cause in newest["causes"])]
     except (OSError, ValueError, LookupError):
-        known = importlib.import_module(f"reports.adapters.known_{BESIDE}")
-        return [f"{cause.title}." for cause in known.CAUSES]
+        return [f"Not asked for this page: `python -m reports.audit {BESIDE}` tells."]
 
 
 def write_data(panels: list[Panel], out: Path) -> tuple[str, list[str]]:
