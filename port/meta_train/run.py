@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from port import init, meta_gradient, optim, weights
+from port.folder_lock import FolderLock
 from port.meta_train import checkpoint
 from port.meta_train.checkpoint import Checkpoint, CsvLog
 from port.meta_train.config import MetaTrainConfig
@@ -122,6 +123,8 @@ def run(
 ) -> Checkpoint:
     """Meta-trains until `num_meta_updates` are done, from the last checkpoint under `out` if there is one.
 
+    While it lasts no other run can use `out`; ValueError where another one does.
+
     Args:
         config: the settings.
         out: where everything is written.
@@ -132,8 +135,19 @@ def run(
     Returns:
         The state at the end, which is also the last checkpoint.
     """
-    files = Files(out)
     out.mkdir(parents=True, exist_ok=True)
+    with FolderLock(out):
+        return _run(config, Files(out), workers, given, on_step)
+
+
+def _run(
+    config: MetaTrainConfig,
+    files: Files,
+    workers: Workers,
+    given: Path | None,
+    on_step: Callable[[Report], None] | None,
+) -> Checkpoint:
+    """`run` in a folder that nobody else writes to."""
     now = begin(config, files, given)
     workers.restore(now.members)
     checkpoint.replace_file(files.config, config.to_json().encode())  # before the rest, as `check_folder` asks
