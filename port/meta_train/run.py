@@ -45,7 +45,7 @@ class Files(NamedTuple):
 
     @property
     def log(self) -> Path:
-        """A row for each meta-update."""
+        """A row for each meta-update, as of `log_row`."""
         return self.out / "log.csv"
 
     @property
@@ -94,7 +94,12 @@ def begin(config: MetaTrainConfig, files: Files, given: Path | None) -> Checkpoi
 
 
 def log_row(step: int, contributions: list[Contribution], logs: Logs) -> dict[str, float]:
-    """Means over the population, and age and catch rate of each agent."""
+    """What is logged of a meta-update.
+
+    Losses, entropies and the like are means over the population, where the original's notebook keeps those of its last
+    agent alone, which say little where agents differ in board and age. Rewards and norms are of the population there
+    too. Age and catch rate are of each agent by its number.
+    """
     names = [name for name in contributions[0].log if name not in ("age", "catch_rate")]
     row: dict[str, float] = {"step": step}
     row |= {name: float(np.mean([c.log[name] for c in contributions])) for name in names}
