@@ -19,7 +19,7 @@ from port.meta_train import MetaTrainConfig, checkpoint
 from port.meta_train.__main__ import main, parser, read_config
 from port.meta_train.plot import draw, figure_of
 from port.meta_train.population import Member
-from port.meta_train.run import Files, run
+from port.meta_train.run import Files, Report, run
 from port.meta_train.workers import Workers
 
 TINY = {
@@ -151,6 +151,20 @@ def test_an_interrupted_checkpoint_leaves_the_old_one(tmp_path: Path, monkeypatc
 
 def test_a_run_that_was_shorter_goes_on_as_if_it_had_not_stopped(whole: dict[str, bytes], tmp_path: Path) -> None:
     train(tmp_path, num_meta_updates=3)
+    train(tmp_path)
+    assert finished(tmp_path) == whole
+
+
+def test_what_was_logged_after_the_last_checkpoint_is_logged_once(whole: dict[str, bytes], tmp_path: Path) -> None:
+    config = MetaTrainConfig(**TINY)  # type: ignore[arg-type]
+
+    def stop(report: Report) -> None:
+        if report.step == 5:  # a meta-update after the checkpoint, and two after the evaluation
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path, Workers(config, 1), on_step=stop)
+    assert (tmp_path / "log.csv").read_text().splitlines()[-1].startswith("4,")
     train(tmp_path)
     assert finished(tmp_path) == whole
 
