@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from port import agent_net
+from port import agent_net, ops
 from port.environments import tables
 from port.environments.base import LAST_STEP, MID_STEP
 from port.environments.catch import Catch, CatchState
@@ -106,6 +106,7 @@ def _play_by_tables(env: Catch, act: Act, stream: Stream, noise: Tensor, columns
 
 
 def _check_noise(env: Catch, stream: Stream, noise: Tensor, columns: Tensor) -> None:
+    ops.check_tensors(gumbel_noise=noise)
     B, A = stream.state.ball_row.numel(), env.num_actions
     if columns.ndim != 2 or not len(columns) or columns.shape[1] != B or noise.shape != (*columns.shape, A):
         raise ValueError(

@@ -38,6 +38,10 @@ class ActorCritic(update_rule.WithoutMetaNet):
         like = next(iter(params.values()))
         return ActorCriticState(moving_average.init(like), moving_average.init(like))
 
+    def check_meta_state(self, meta_state: ActorCriticState, params: Params) -> None:
+        """Raises ValueError or TypeError where these are not two moving averages in the dtype of `params`."""
+        update_rule.check_memory(meta_state, self.init_meta_state(params), "ActorCritic")
+
     def unroll_meta_net(
         self, meta_params: Params, params: Params, meta_state: ActorCriticState, inputs: RuleInputs
     ) -> tuple[MetaOut, ActorCriticState]:

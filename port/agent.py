@@ -14,6 +14,7 @@ from port.names import ObsSpec
 from port.networks import MlpNetwork, Network
 from port.types import (
     ActorTimestep,
+    AdamState,
     LearnerState,
     Logs,
     Outputs,
@@ -34,6 +35,7 @@ def sample_actions(logits: Tensor, gumbel_noise: Tensor) -> Tensor:
 
     Reference: distrax/_src/distributions/categorical.py::Categorical._sample_n
     """
+    ops.check_tensors(gumbel_noise=gumbel_noise)
     if gumbel_noise.shape != logits.shape:
         raise ValueError(f"Noise is {tuple(gumbel_noise.shape)}; one number per logit {tuple(logits.shape)} is needed.")
     is_valid = logits.softmax(-1).isfinite().all(-1)
@@ -58,13 +60,17 @@ def rule_inputs(rollout: Rollout, agent_out: Outputs, value_out: ValueOuts | Non
 
 
 def check_rollout(rollout: Rollout) -> None:
-    """Raises ValueError where the fields of a rollout do not have the same T+1 and B, or hold what is no number."""
-    lead = tuple(rollout.rewards.shape)
-    if len(lead) != 2 or lead[0] < 2 or lead[1] < 1:
-        raise ValueError(f"Rewards of a rollout must be [T+1, B] with at least 2 steps of 1 environment; got {lead}.")
+    """Raises an error where the fields of a rollout do not have the same T+1 and B, or hold what is no number.
+
+    ValueError, KeyError where there are no logits, TypeError where a field is no tensor.
+    """
     fields: dict[str, Tensor] = {"actions": rollout.actions, "discounts": rollout.discounts}
     fields |= {f"observations[{i}]": x for i, x in enumerate(agent_net.leaves(rollout.observations))}
     fields |= {f"agent_outs/{name}": x for name, x in rollout.agent_outs.items()}
+    ops.check_tensors(rewards=rollout.rewards, **fields)
+    lead = tuple(rollout.rewards.shape)
+    if len(lead) != 2 or lead[0] < 2 or lead[1] < 1:
+        raise ValueError(f"Rewards of a rollout must be [T+1, B] with at least 2 steps of 1 environment; got {lead}.")
     if "logits" not in rollout.agent_outs:
         raise KeyError("The rollout's agent_outs lack logits; keep those of the network that acted.")
     for name, x in fields.items():
@@ -259,7 +265,7 @@ class Agent:
         """
         check_rollout(rollout)
         check_policy(rollout, self.num_actions)
-        names.check_shapes(state.params, self.shapes, "agent's parameters")
+        self._check_state(state)
         self.rule.check_meta_params(meta_params)
         check_dtypes(rollout, state.params, meta_params)
         config = self.config
@@ -278,3 +284,16 @@ class Agent:
             logs["global_update_norm"] = optim.global_norm(updates)
             logs["meta_out"] = meta_out
         return LearnerState(new_params, opt_state, meta_state), logs
+
+    def _check_state(self, state: LearnerState) -> None:
+        """Raises ValueError or TypeError where a state is not of this agent; its numbers are not looked at."""
+        if not isinstance(state, LearnerState):
+            raise TypeError(
+                f"The state is {type(state).__name__}; give what initial_learner_state or the last step gave."
+            )
+        names.check_shapes(state.params, self.shapes, "agent's parameters")
+        if not isinstance(state.opt_state, AdamState):
+            raise TypeError(f"The optimiser's state is {type(state.opt_state).__name__}; optim.init_adam makes one.")
+        names.check_shapes(state.opt_state.mu, self.shapes, "optimiser's first moments")
+        names.check_shapes(state.opt_state.nu, self.shapes, "optimiser's second moments")
+        self.rule.check_meta_state(state.meta_state, state.params)

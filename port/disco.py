@@ -215,6 +215,10 @@ class Disco:
             raise ValueError("Disco learns by a meta-network; pass its parameters, from load_npz or init_meta_params.")
         names.check_shapes(meta_params, self._meta_shapes, "meta-parameters")
 
+    def check_meta_state(self, meta_state: MetaState, params: Params) -> None:
+        """Raises ValueError or TypeError where this is not what Disco remembers of an agent with such parameters."""
+        update_rule.check_memory(meta_state, self.init_meta_state(params), "Disco")
+
     @cached_property
     def _meta_shapes(self) -> names.Shapes:
         return names.meta_shapes(self.meta_net)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from port import transforms
 
 NETS = ("y_net", "z_net")
+NEED_AN_AXIS = ("select_a", "pi_weighted_avg", "max_a", "td_pair")
 
 _DISCO_BASE = """
 agent_out/logits: drop_last softmax stop_grad select_a
@@ -51,6 +52,8 @@ class TransformConfig:
     transforms: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        if self.source.split("/")[0] == "extra_from_rule" and not self.source.split("/")[1:]:
+            raise ValueError("extra_from_rule holds several tensors; say which, as in extra_from_rule/adv.")
         for name in self.transforms:
             if name == "normalize":
                 raise ValueError(f"{self.source}: normalize keeps a state; the meta-network's inputs keep none.")
@@ -143,6 +146,8 @@ def feature_width(feature: TransformConfig, prediction_size: int, embedding: int
     shape = [prediction_size if size == _PREDICTION else size for size in _SOURCE_SHAPES[name]]
     shape += [1] * feature.needs_unit_axis
     for transform in feature.transforms:
+        if not shape and (transform in NETS or transform in NEED_AN_AXIS):
+            raise ValueError(f"{feature.source!r} is one number a step where {transform} comes; it needs an axis more.")
         if transform in NETS:
             shape[-1] = embedding
         elif transform in ("select_a", "pi_weighted_avg", "max_a"):

@@ -148,14 +148,18 @@ def meta_names(config: MetaNetConfig) -> dict[str, str]:
     return _translate(meta_shapes(config), _META_MODULES)
 
 
+def _stack_weight(stack: str, layer: int) -> str:
+    """The original's name of the weights of one layer of a stack of the meta-network."""
+    (name,) = _translate([f"{stack}/{layer}/w"], _META_MODULES).values()
+    return name
+
+
 def _widths(arrays: Mapping[str, Shape], stack: str) -> tuple[int, ...]:
     """Outputs of each layer of a stack, read off the original's names and shapes."""
     found: list[int] = []
-    while True:
-        name = next(iter(_translate([f"{stack}/{len(found)}/w"], _META_MODULES).values()))
-        if name not in arrays:
-            return tuple(found)
+    while arrays.get(name := _stack_weight(stack, len(found))):
         found.append(arrays[name][-1])
+    return tuple(found)
 
 
 def meta_config_of(arrays: Mapping[str, Shape]) -> MetaNetConfig:
@@ -164,10 +168,10 @@ def meta_config_of(arrays: Mapping[str, Shape]) -> MetaNetConfig:
     stacks = {name: _widths(arrays, name) for name in ("y_net", "policy_net", "pi_net")}
     rnn = {name: _widths(arrays, f"meta_rnn/{name}") for name in ("y_net", "policy_net", "embed")}
     missing = [name for name in single.values() if len(arrays.get(name, ())) != 2]
-    missing += [_META_MODULES[name] for name in stacks if not stacks[name]]
-    missing += [_META_MODULES[f"meta_rnn/{name}"] for name in rnn if not rnn[name]]
+    missing += [_stack_weight(name, 0) for name in stacks if not stacks[name]]
+    missing += [_stack_weight(f"meta_rnn/{name}", 0) for name in rnn if not rnn[name]]
     if missing:
-        raise ValueError(f"These are not the weights of a Disco meta-network: {missing[0]} is missing.")
+        raise ValueError(f"These are not the weights of a Disco meta-network: {missing[0]} is missing, or no layer's.")
     meta_hidden, hidden = arrays[single["gate"]]
     return MetaNetConfig(
         prediction_size=arrays[single["y_head"]][1],

@@ -11,8 +11,17 @@ import torch
 from torch import Tensor
 
 
+def check_tensors(**values: object) -> None:
+    """Raises TypeError where a value, given by its name, is no tensor."""
+    for name, x in values.items():
+        if not isinstance(x, Tensor):
+            kind = type(x).__name__
+            raise TypeError(f"{name} is given as {kind}, not as a torch tensor; torch.as_tensor makes one of it.")
+
+
 def check_actions(actions: Tensor, num_actions: int) -> None:
-    """Raises ValueError unless `actions` are integers in [0, num_actions)."""
+    """Raises ValueError or TypeError unless `actions` are integers in [0, num_actions), in a tensor."""
+    check_tensors(actions=actions)
     if actions.is_floating_point() or actions.dtype == torch.bool:
         raise ValueError(f"Actions are {actions.dtype}; give integers.")
     if actions.numel() and not (int(actions.min()) >= 0 and int(actions.max()) < num_actions):
@@ -50,6 +59,7 @@ def batch_lookup(table: Tensor, index: Tensor) -> Tensor:
 
     Reference: disco_rl/utils.py::batch_lookup
     """
+    check_tensors(table=table, index=index)
     lead = index.shape
     if table.shape[: index.ndim] != lead or table.ndim == index.ndim:
         raise ValueError(f"Cannot look up an index of shape {tuple(lead)} in a table of shape {tuple(table.shape)}.")

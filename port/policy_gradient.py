@@ -10,7 +10,7 @@ from torch import Tensor
 
 from port import ops, update_rule
 from port.config import PolicyGradientConfig
-from port.types import Heads, Logs, MetaOut, Params, RuleInputs
+from port.types import Heads, Logs, MetaOut, Params, RuleInputs, RuleState
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,12 @@ class PolicyGradient(update_rule.WithoutMetaNet):
         Reference: disco_rl/update_rules/policy_gradient.py::PolicyGradientUpdate.init_meta_state
         """
         return None
+
+    def check_meta_state(self, meta_state: RuleState, params: Params) -> None:
+        """Raises TypeError where another rule's memory is given."""
+        if meta_state is not None:
+            given = type(meta_state).__name__
+            raise TypeError(f"PolicyGradient remembers nothing, but was given {given}; its meta_state is None.")
 
     def unroll_meta_net(
         self, meta_params: Params, params: Params, meta_state: None, inputs: RuleInputs

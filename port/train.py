@@ -113,7 +113,6 @@ def run(arguments: argparse.Namespace) -> int:
     progress = None if arguments.quiet else Progress(trainer.world.title, first, steps)
     with progress.bar if progress else nullcontext():
         trainer.run(steps, progress.show if progress else None)
-    trainer.close()
     seconds = time.perf_counter() - began
     dtype = trainer.config.torch_dtype
     judges = make_environment(arguments.environment, min(arguments.envs, arguments.episodes), dtype)
@@ -131,6 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
     target = arguments.json or arguments.out / "summary.json"
     target.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(verdict(found, trainer.step - first, trainer.plot()))
+    trainer.close()
     return 1 if arguments.at_least is not None and scores.mean < arguments.at_least else 0
 
 

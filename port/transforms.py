@@ -50,6 +50,16 @@ def policy_average(x: Tensor, policy: Tensor) -> Tensor:
     return (x * policy.unsqueeze(-1)).sum(2)
 
 
+def max_over_actions(x: Tensor) -> Tensor:
+    """The largest over actions: [T+1, B, A, ...] to [T+1, B, ...].
+
+    Reference: disco_rl/update_rules/input_transforms.py::_TRANSFORM_FNS
+    """
+    if x.ndim < 3:
+        raise ValueError(f"max_a takes the largest over actions; give [T+1, B, A, ...], not {tuple(x.shape)}.")
+    return x.amax(2)
+
+
 def masks_to_discounts(x: Tensor, like: Tensor) -> Tensor:
     """1 - x; booleans take the dtype of `like`: [...] to [...].
 
@@ -63,7 +73,7 @@ _Transform = Callable[[Tensor, Tensor, Tensor], Tensor]
 TRANSFORMS: dict[str, _Transform] = {
     "identity": lambda x, actions, policy: x,
     "softmax": lambda x, actions, policy: x.softmax(-1),
-    "max_a": lambda x, actions, policy: x.amax(2),
+    "max_a": lambda x, actions, policy: max_over_actions(x),
     "stop_grad": lambda x, actions, policy: x.detach(),
     "clip": lambda x, actions, policy: ops.clip(x, -CLIP_BOUND, CLIP_BOUND),
     "sign": lambda x, actions, policy: x.sign(),

@@ -7,12 +7,12 @@ and gives the loss against them. Each rule is a frozen dataclass in a module of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from port import agent_net, ops
+from port import agent_net, ops, trees
 from port.types import Heads, Logs, MetaOut, Params, RuleInputs, RuleState
 
 
@@ -38,6 +38,10 @@ class UpdateRule(Protocol):
 
     def check_meta_params(self, meta_params: Params | None) -> None:
         """Raises ValueError where these cannot be the rule's meta-parameters."""
+        ...
+
+    def check_meta_state(self, meta_state: RuleState, params: Params) -> None:
+        """Raises ValueError or TypeError where this is not what the rule remembers of an agent with such parameters."""
         ...
 
     def unroll_meta_net(
@@ -104,14 +108,38 @@ def apply(
     Reference: disco_rl/update_rules/base.py::UpdateRule.__call__
     """
     rule.check_meta_params(meta_params)
+    rule.check_meta_state(meta_state, params)
     meta_out, new_state = rule.unroll_meta_net(meta_params or {}, params, meta_state, inputs)
     loss, logs = rule.agent_loss(inputs, meta_out, backprop)
     other, other_logs = rule.agent_loss_no_meta(inputs, meta_out)
     return loss + other, new_state, {**logs, **other_logs}
 
 
+def check_memory(got: RuleState, fresh: NamedTuple, rule: str) -> None:
+    """Raises an error where what a rule should remember is of another rule, another agent or another dtype.
+
+    Types, names, shapes and dtypes are looked at, never the numbers.
+
+    Args:
+        got: what was given, TypeError if it is another record.
+        fresh: what the rule would remember of this agent at the start of its life.
+        rule: its name.
+    """
+    remedy = "begin with Agent.learner_state or the rule's init_meta_state"
+    if type(got) is not type(fresh):
+        kinds = (type(x).__name__.replace("NoneType", "None") for x in (fresh, got))
+        raise TypeError("{} remembers {}, but was given {}; {}.".format(rule, *kinds, remedy))
+    have, want = trees.flatten(got), trees.flatten(fresh)
+    if odd := sorted(have.keys() ^ want.keys()):
+        raise ValueError(f"What {rule} was given to remember is of another agent ({', '.join(odd[:3])}); {remedy}.")
+    for name, x in want.items():
+        if have[name].shape != x.shape or have[name].dtype != x.dtype:
+            was, needs = (f"{t.dtype} {tuple(t.shape)}" for t in (have[name], x))
+            raise ValueError(f"{rule} was given {name} as {was} to remember; it must be {needs}: {remedy}.")
+
+
 def check_inputs(inputs: RuleInputs, heads: tuple[str, ...], rule: str, is_off_policy: bool = False) -> None:
-    """Raises ValueError or KeyError where the inputs of a rule do not fit together.
+    """Raises ValueError, KeyError or TypeError where the inputs of a rule do not fit together.
 
     Args:
         inputs: the rollout.
@@ -119,6 +147,7 @@ def check_inputs(inputs: RuleInputs, heads: tuple[str, ...], rule: str, is_off_p
         rule: its name.
         is_off_policy: whether it also reads the logits of the policy that acted.
     """
+    ops.check_tensors(rewards=inputs.rewards, actions=inputs.actions, is_terminal=inputs.is_terminal)
     if inputs.rewards.ndim != 2 or inputs.rewards.shape[0] < 1:
         raise ValueError(f"Rewards must be [T, B] with T at least 1; got {tuple(inputs.rewards.shape)}.")
     T, B = inputs.rewards.shape

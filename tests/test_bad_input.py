@@ -12,18 +12,23 @@ import torch
 import port
 from port import (
     acting,
+    agent,
+    agent_net,
     config,
     evaluation,
     meta_checkpointing,
     meta_gradient,
     ops,
     transforms,
+    update_rule,
     value_fn,
     values,
     vtrace,
     weights,
 )
-from port.environments import Catch, DrawnColumns, HostCatch, OriginalColumns, VectorisedCatch
+from port.environments import Catch, DrawnColumns, HostCatch, OriginalColumns, VectorisedCatch, host_catch
+from port.input_option import TransformConfig, feature_width
+from port.types import ActorCriticState
 from tests.test_meta_gradient import OBS, A, B, setup
 
 ONE = setup(1)
@@ -154,6 +159,124 @@ def test_a_board_on_the_host_takes_numpys_numbers_and_no_fractions():
     assert env.step(np.int64(2)).step_type == 1
     with pytest.raises(ValueError, match=r"Action 0.5 is none of"):
         env.step(0.5)
+
+
+STEP = (ONE.train[0], ONE.state.learner, ONE.meta_params)
+MEMORY = ONE.state.learner.meta_state
+SHORT = MEMORY.rnn_state._replace(hidden=MEMORY.rnn_state.hidden[:-1])
+SINGLE = MEMORY.adv_ema._replace(moment1=MEMORY.adv_ema.moment1.float())
+OTHERS = ActorCriticState(MEMORY.adv_ema, MEMORY.td_ema)
+LACKING = {name: p for name, p in MEMORY.target_params.items() if name != "heads/y/w"}
+WIDER = {**MEMORY.target_params, "heads/y/b": torch.zeros(9, dtype=torch.float64)}
+
+
+@pytest.fixture
+def no_work(monkeypatch):
+    monkeypatch.setattr(agent_net, "unroll", lambda *_: pytest.fail("work was done"))
+
+
+@pytest.mark.parametrize(
+    ("memory", "sentence"),
+    [
+        (None, "Disco remembers MetaState, but was given None; begin with Agent.learner_state"),
+        (tuple(MEMORY), "Disco remembers MetaState, but was given tuple"),
+        (OTHERS, "Disco remembers MetaState, but was given ActorCriticState"),
+        (MEMORY._replace(rnn_state=SHORT), r"given rnn_state/hidden as torch.float64 \(2,\) .* torch.float64 \(3,\)"),
+        (MEMORY._replace(adv_ema=SINGLE), r"given adv_ema/moment1 as torch.float32 \(\) to remember; it must be"),
+        (MEMORY._replace(target_params=LACKING), r"is of another agent \(target_params/heads/y/w\)"),
+        (MEMORY._replace(target_params=WIDER), r"given target_params/heads/y/b as torch.float64 \(9,\)"),
+    ],
+)
+def test_the_memory_of_another_rule_or_agent_is_refused_before_any_work(no_work, memory, sentence):
+    given, state, meta_params = STEP
+    with pytest.raises((TypeError, ValueError), match=sentence):
+        ONE.agent.learner_step(given, state._replace(meta_state=memory), meta_params)
+    inputs = agent.rule_inputs(given, {})
+    with pytest.raises((TypeError, ValueError), match=sentence):
+        update_rule.apply(ONE.agent.rule, meta_params, state.params, memory, inputs)
+
+
+def test_rules_with_little_or_no_memory_refuse_another_rules_too():
+    config = port.AgentConfig(hyper=None, rule=port.PolicyGradientConfig())
+    for rule, sentence in (
+        (port.Agent(port.get_settings_actor_critic(), OBS, A).rule, "ActorCritic remembers ActorCriticState"),
+        (port.Agent(config, OBS, A).rule, "PolicyGradient remembers nothing, but was given MetaState"),
+    ):
+        with pytest.raises(TypeError, match=sentence):
+            rule.check_meta_state(MEMORY, STEP[1].params)
+        rule.check_meta_state(rule.init_meta_state(STEP[1].params), STEP[1].params)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda s: s.params, "The state is dict; give what initial_learner_state or the last step gave"),
+        (lambda s: s._replace(opt_state=None), "The optimiser's state is NoneType; optim.init_adam makes one"),
+        (lambda s: s._replace(opt_state=_with(s, mu=LACKING)), "first moments .* lack heads/y/w"),
+        (lambda s: s._replace(opt_state=_with(s, nu=WIDER)), r"second moments .* heads/y/b must be \(4,\); got \(9,\)"),
+    ],
+)
+def test_a_learners_state_that_is_none_of_this_agents_is_refused_before_any_work(no_work, change, sentence):
+    given, state, meta_params = STEP
+    with pytest.raises((TypeError, ValueError), match=sentence):
+        ONE.agent.learner_step(given, change(state), meta_params)
+
+
+def _with(state, **moments):
+    return dataclasses.replace(state.opt_state, **moments)
+
+
+AS = {"list": lambda x: x.tolist(), "ndarray": lambda x: x.numpy()}
+
+
+@pytest.mark.parametrize("kind", AS)
+@pytest.mark.parametrize("field", ["actions", "rewards", "discounts", "observations"])
+def test_rollouts_of_arrays_or_lists_are_refused_before_any_work(no_work, field, kind):
+    given, state, meta_params = STEP
+    odd = dataclasses.replace(given, **{field: AS[kind](getattr(given, field))})
+    name = "observations\\[0\\]" if field == "observations" else field
+    with pytest.raises(TypeError, match=f"{name} is given as {kind}, not as a torch tensor; torch.as_tensor makes one"):
+        ONE.agent.learner_step(odd, state, meta_params)
+    with pytest.raises(TypeError, match=f"{name} is given as {kind}"):
+        meta_gradient.meta_gradient(*ONE._replace(valid=odd))
+
+
+@pytest.mark.parametrize("kind", AS)
+def test_actions_as_arrays_or_lists_are_refused_wherever_they_are_taken(kind):
+    env, actions = Catch(5, 5), AS[kind](torch.tensor([1, 1]))
+    columns = torch.tensor([0, 1])
+    state, _ = env.reset(columns)
+    boards = VectorisedCatch(env, 2, OriginalColumns(env, 2, 0))
+    boards.reset()
+    host = host_catch(2)
+    inputs = dataclasses.replace(agent.rule_inputs(ONE.train[0], {}), actions=actions)
+    for call in (
+        lambda: env.step(state, actions, columns),
+        lambda: boards.step(actions),
+        lambda: host.step(actions),
+        lambda: ops.batch_lookup(torch.zeros(2, 3), actions),
+        lambda: ops.check_actions(actions, 3),
+        lambda: transforms.apply("select_a", torch.zeros(2, 3), actions, torch.zeros(2, 3)),
+        lambda: update_rule.check_inputs(inputs, ("logits",), "Any"),
+    ):
+        with pytest.raises(TypeError, match=f"is given as {kind}, not as a torch tensor"):
+            call()
+
+
+def test_the_largest_over_actions_wants_an_axis_of_actions():
+    flat, actions, policy = torch.zeros(4, 2), torch.zeros(4, 2, dtype=torch.long), torch.zeros(5, 2, 3)
+    with pytest.raises(ValueError, match=r"give \[T\+1, B, A, ...\], not \(4, 2\)"):
+        transforms.apply("max_a", flat, actions, policy)
+    assert transforms.apply("max_a", policy, actions, policy).shape == (5, 2)
+
+
+@pytest.mark.parametrize("name", ["max_a", "select_a", "pi_weighted_avg", "td_pair", "y_net"])
+def test_a_scalar_is_no_input_of_a_transform_over_an_axis(name):
+    feature = TransformConfig("rewards", (name,))
+    with pytest.raises(ValueError, match=f"'rewards' is one number a step where {name} comes"):
+        feature_width(feature, prediction_size=4, embedding=1, per_action=False)
+    with pytest.raises(ValueError, match="say which, as in extra_from_rule/adv"):
+        TransformConfig("extra_from_rule", (name,))
 
 
 def test_shapes_that_would_broadcast_are_refused():

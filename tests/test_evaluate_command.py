@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -39,6 +40,14 @@ def read(*more):
 def test_sizes_of_the_rule_come_from_its_weights(folder):
     assert weights.meta_config_of(folder / "rule.npz") == META
     assert names.meta_config_of(names_and_shapes(MetaNetConfig())) == MetaNetConfig()
+
+
+@pytest.mark.parametrize("lost", ["lstm/mlp/~/linear_0/w", "lstm/~/meta_lstm/~unroll/sequential/conv1_d/w"])
+def test_a_weight_that_is_missing_or_a_lone_number_is_called_by_its_name(lost):
+    shapes = names_and_shapes(META)
+    for odd in ({**shapes, lost: ()}, {name: shape for name, shape in shapes.items() if name != lost}):
+        with pytest.raises(ValueError, match=f"meta-network: {re.escape(lost)} is missing"):
+            names.meta_config_of(odd)
 
 
 def names_and_shapes(config):

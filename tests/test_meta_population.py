@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 from pathlib import Path
 
 import pytest
 import torch
 
-from port import meta_gradient, optim
+from port import meta_checkpointing, meta_gradient, optim, trees, weights
 from port.meta_train import MetaTrainConfig, population
 from port.meta_train.population import Member, MemberState
 from port.meta_train.run import Files, evaluate, run, start
@@ -65,12 +66,52 @@ def test_a_life_goes_on_with_its_stream_and_ends_with_its_age():
     assert counts == [2, 4, 6, 8, 2]
 
 
+def test_a_new_life_keeps_nothing_of_the_one_before():
+    member, meta_params = Member(CONFIG, 0), start(CONFIG, None).meta_params
+    old, _ = member.contribute(3, member.fresh(0), meta_params)
+    reborn, given = member.contribute(4, old, meta_params)
+    alone, same_given = member.contribute(4, None, meta_params)
+    theirs = trees.flatten(alone)
+    assert all(torch.equal(x, theirs[name]) for name, x in trees.flatten(reborn).items())
+    assert given.log == same_given.log
+    assert all(torch.equal(g, same_given.grads[name]) for name, g in given.grads.items())
+
+
+def test_each_agent_plays_on_its_own_board():
+    assert [(m.env.rows, m.env.columns) for m in (Member(CONFIG, 0), Member(CONFIG, 1))] == [(3, 3), (4, 3)]
+    assert [Member(CONFIG, i).agent.obs_spec for i in range(2)] == [(3, 3, 1), (4, 3, 1)]
+
+
+def test_rewards_are_logged_of_what_the_agent_learns_from():
+    member = Member(MetaTrainConfig(**{**TINY, "batch_size": 16}), 0)
+    state = member.fresh(0)
+    rewards = torch.stack([rollout.rewards for rollout in member.act(0, state)[0]])
+    caught, missed = float((rewards == 1).sum()), float((rewards == -1).sum())
+    assert caught != missed and min(caught, missed) > 0  # else one could stand for the other
+    _, given = member.contribute(0, state, start(member.config, None).meta_params)
+    assert (given.log["pos_rewards"], given.log["neg_rewards"]) == (caught, missed)
+    assert given.log["rewards"] == pytest.approx((caught - missed) / rewards.numel())
+    assert given.log["catch_rate"] == caught / (caught + missed)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_memory_is_saved_where_asked_for(monkeypatch, recompute):
+    used = []
+    for module, name in ((meta_gradient, "meta_gradient"), (meta_checkpointing, "checkpointed_meta_gradient")):
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *given, real=real, name=name: (used.append(name), real(*given))[1])
+    config = MetaTrainConfig(**{**TINY, "recompute": recompute})
+    Member(config, 0).contribute(0, None, start(config, None).meta_params)
+    assert used == ["checkpointed_meta_gradient" if recompute else "meta_gradient"]
+
+
 def test_a_meta_update_of_the_run_is_adam_along_the_mean_of_the_agents_gradients(tmp_path: Path):
-    config = MetaTrainConfig(**{**TINY, "num_meta_updates": 1, "evaluate_every": 0, "max_meta_grad_norm": 1e-3})
+    settings = {"num_meta_updates": 1, "evaluate_every": 0, "max_meta_grad_norm": 1e-3, "meta_learning_rate": 3e-4}
+    config = MetaTrainConfig(**{**TINY, **settings})
     begun = start(config, None)
     given = [Member(config, i).contribute(0, None, begun.meta_params)[1] for i in range(2)]
     wanted, _, logs = meta_gradient.meta_update(
-        begun.meta_params, optim.init_adam(begun.meta_params), [c.grads for c in given], 5e-4, 1e-3
+        begun.meta_params, optim.init_adam(begun.meta_params), [c.grads for c in given], 3e-4, 1e-3
     )
     assert logs["meta_grad_norm"] > 1e-3  # so that the cut matters
     end = run(config, tmp_path, Workers(config, 1))
@@ -124,7 +165,10 @@ class Told:
 
     def evaluate(self, meta_params, tasks):
         self.tasks = tasks
-        return [population.Score(0.5, 0.5) for _ in tasks]
+        return [population.Score(self.life, 0.75) for _ in tasks]
+
+    def __init__(self, life=0.5):
+        self.life = life
 
 
 class Rows(list):
@@ -147,3 +191,41 @@ def test_of_equally_good_rules_the_first_is_the_best(tmp_path: Path):
     workers.evaluate = Told().evaluate
     end = run(config, tmp_path, workers)
     assert (end.best_score, end.best_step) == (0.5, 1)
+
+
+def test_the_best_rule_is_kept_as_it_was_judged_and_over_a_restart(tmp_path: Path):
+    config, judged = MetaTrainConfig(**{**TINY, "num_meta_updates": 3, "evaluate_every": 1}), {}
+
+    def until(step, lives):
+        workers = Workers(config, 1)
+
+        def evaluate_by(meta_params, tasks):
+            life = next(lives)
+            judged[life] = meta_params
+            return Told(life).evaluate(meta_params, tasks)
+
+        workers.evaluate = evaluate_by
+        return run(dataclasses.replace(config, num_meta_updates=step), tmp_path, workers)
+
+    assert until(2, iter((0.25, 0.5)))[-3:-1] == (0.5, 2)
+    assert until(3, iter((0.375,)))[-3:-1] == (0.5, 2)  # worse than what the first part of the run had found
+    best = weights.load_npz(Files(tmp_path).best, config.agent.meta_net)
+    assert all(torch.equal(p, judged[0.5][name]) for name, p in best.items())
+    assert not torch.equal(best["gate/w"], judged[0.375]["gate/w"])
+
+
+def test_agents_and_scores_come_in_their_order_however_they_are_spread_over_workers():
+    """Three agents in two processes, the first and the third in one."""
+    workers = Workers.__new__(Workers)
+    workers._pipes = [object(), object()]
+
+    def answers(name, arguments):
+        if name == "evaluate":
+            return [[population.Score(seed, 0.0) for _, seed in tasks] for _, tasks in arguments]
+        return [{i: ({}, {"age": float(i)}) for i in share} for share in ([0, 2], [1])]
+
+    workers._call = answers
+    assert [c.log["age"] for c in workers.contribute(0, {})] == [0.0, 1.0, 2.0]
+    assert [score.life_catch_rate for score in workers.evaluate({}, [("3x3", seed) for seed in range(5)])] == [
+        *range(5)
+    ]

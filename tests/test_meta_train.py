@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 import torch
 
+import port
 from port import weights
 from port.meta_train import MetaTrainConfig, checkpoint
 from port.meta_train.__main__ import main, parser, read_config
+from port.meta_train.plot import draw, figure_of
 from port.meta_train.population import Member
-from port.meta_train.run import Files, run
+from port.meta_train.run import Files, Report, run
 from port.meta_train.workers import Workers
 
 TINY = {
@@ -98,6 +100,31 @@ def test_a_killed_run_continues_to_the_same_bits_with_any_number_of_workers(
     assert (tmp_path / "curve.png").is_file()
 
 
+def test_the_picture_shows_what_the_notebook_shows(tmp_path: Path) -> None:
+    log, evaluations = (checkpoint.CsvLog(tmp_path / name, 0) for name in ("log.csv", "evaluations.csv"))
+    assert draw(Files(tmp_path)) is None
+    names = ("pos_rewards", "neg_rewards", "rewards", "meta_loss", "meta_grad_norm", "meta_up_norm")
+    for step in range(4):
+        log.add({"step": step, **{name: (i + 1) * (step + 1) for i, name in enumerate(names)}})
+    evaluations.add({"step": 2, "board": "3x3", "seed": 7, "life_catch_rate": 0.25, "final_catch_rate": 0.75})
+    picture = figure_of(Files(tmp_path))
+    assert picture is not None
+    lines = [line for axis in picture.axes for line in axis.get_lines()]
+    drawn = {str(line.get_label()): np.array(line.get_ydata()) for line in lines}
+    for i, name in enumerate(names):
+        np.testing.assert_allclose(drawn[name], [(i + 1) * mean for mean in (1, 1.5, 2, 2.5)])  # smoothed
+    raw = [list(line.get_ydata()) for line in lines]
+    assert all([(i + 1.0) * step for step in (1, 2, 3, 4)] in raw for i in range(len(names)))
+    assert {line.get_label() for line in picture.axes[0].get_lines()} >= {"pos_rewards", "neg_rewards"}
+    assert (drawn["3x3, whole life"], drawn["3x3, at its end"]) == (0.25, 0.75)
+
+
+def test_help_and_readme_say_whose_means_are_logged() -> None:
+    readme = Path(port.__file__).with_name("README.md").read_text(encoding="utf-8")
+    for text in (parser().format_help(), readme):
+        assert "means over the population" in " ".join(text.split())
+
+
 def test_a_half_written_row_is_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     log = checkpoint.CsvLog(path, 0)
@@ -124,6 +151,20 @@ def test_an_interrupted_checkpoint_leaves_the_old_one(tmp_path: Path, monkeypatc
 
 def test_a_run_that_was_shorter_goes_on_as_if_it_had_not_stopped(whole: dict[str, bytes], tmp_path: Path) -> None:
     train(tmp_path, num_meta_updates=3)
+    train(tmp_path)
+    assert finished(tmp_path) == whole
+
+
+def test_what_was_logged_after_the_last_checkpoint_is_logged_once(whole: dict[str, bytes], tmp_path: Path) -> None:
+    config = MetaTrainConfig(**TINY)  # type: ignore[arg-type]
+
+    def stop(report: Report) -> None:
+        if report.step == 5:  # a meta-update after the checkpoint, and two after the evaluation
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path, Workers(config, 1), on_step=stop)
+    assert (tmp_path / "log.csv").read_text().splitlines()[-1].startswith("4,")
     train(tmp_path)
     assert finished(tmp_path) == whole
 

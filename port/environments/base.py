@@ -66,7 +66,8 @@ class Environment(abc.ABC):
         """Takes one action [B] in each environment."""
 
     def check_actions(self, actions: Tensor) -> None:
-        """Raises ValueError unless there is one action per environment, each of them possible."""
+        """Raises ValueError or TypeError unless there is one action per environment, each of them possible."""
+        ops.check_tensors(actions=actions)
         if tuple(actions.shape) != (self.batch_size,):
             raise ValueError(f"There are {self.batch_size} environments; got actions of {tuple(actions.shape)}.")
         ops.check_actions(actions, self.action_spec.num_actions)

@@ -92,6 +92,7 @@ class Catch:
 
         Reference: disco_rl/environments/wrappers/batched_jittable_env.py::BatchedJittableEnvironment.step
         """
+        ops.check_tensors(actions=actions, ball_columns=ball_columns)
         if not actions.shape == ball_columns.shape == state.ball_row.shape:
             raise ValueError(
                 f"The environments are {tuple(state.ball_row.shape)}, but actions are {tuple(actions.shape)} "
@@ -149,7 +150,8 @@ class Catch:
         return boards.scatter_(-1, cells, 1.0).view(*lead, *self.observation_shape)
 
     def checked_columns(self, ball_columns: Tensor) -> Tensor:
-        """The columns as indices, or ValueError."""
+        """The columns as indices, or ValueError or TypeError."""
+        ops.check_tensors(ball_columns=ball_columns)
         if ball_columns.is_floating_point() or ball_columns.dtype == torch.bool:
             raise ValueError(f"Ball columns are {ball_columns.dtype}; give integers.")
         if ball_columns.numel() and not 0 <= int(ball_columns.min()) <= int(ball_columns.max()) < self.columns:

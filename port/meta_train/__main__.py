@@ -1,5 +1,8 @@
 """Meta-trains an update rule on Catch.
 
+Each meta-update leaves a row in log.csv: means over the population (of losses too, where the original's notebook logs
+its last agent's), then age and catch rate of each agent. One run at a time can use an --out; a killed one goes on.
+
 example: python -m port.meta_train --small --boards 5x5,6x6,7x7,8x8 --num-meta-updates 4000 --evaluate-every 200 \
 --out reports/out/meta_train
 """

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from port import init, meta_gradient, optim, weights
+from port.folder_lock import FolderLock
 from port.meta_train import checkpoint
 from port.meta_train.checkpoint import Checkpoint, CsvLog
 from port.meta_train.config import MetaTrainConfig
@@ -44,7 +45,7 @@ class Files(NamedTuple):
 
     @property
     def log(self) -> Path:
-        """A row for each meta-update."""
+        """A row for each meta-update, as of `log_row`."""
         return self.out / "log.csv"
 
     @property
@@ -93,7 +94,12 @@ def begin(config: MetaTrainConfig, files: Files, given: Path | None) -> Checkpoi
 
 
 def log_row(step: int, contributions: list[Contribution], logs: Logs) -> dict[str, float]:
-    """Means over the population, and age and catch rate of each agent."""
+    """What is logged of a meta-update.
+
+    Losses, entropies and the like are means over the population, where the original's notebook keeps those of its last
+    agent alone, which say little where agents differ in board and age. Rewards and norms are of the population there
+    too. Age and catch rate are of each agent by its number.
+    """
     names = [name for name in contributions[0].log if name not in ("age", "catch_rate")]
     row: dict[str, float] = {"step": step}
     row |= {name: float(np.mean([c.log[name] for c in contributions])) for name in names}
@@ -122,6 +128,8 @@ def run(
 ) -> Checkpoint:
     """Meta-trains until `num_meta_updates` are done, from the last checkpoint under `out` if there is one.
 
+    While it lasts no other run can use `out`; ValueError where another one does.
+
     Args:
         config: the settings.
         out: where everything is written.
@@ -132,8 +140,19 @@ def run(
     Returns:
         The state at the end, which is also the last checkpoint.
     """
-    files = Files(out)
     out.mkdir(parents=True, exist_ok=True)
+    with FolderLock(out):
+        return _run(config, Files(out), workers, given, on_step)
+
+
+def _run(
+    config: MetaTrainConfig,
+    files: Files,
+    workers: Workers,
+    given: Path | None,
+    on_step: Callable[[Report], None] | None,
+) -> Checkpoint:
+    """`run` in a folder that nobody else writes to."""
     now = begin(config, files, given)
     workers.restore(now.members)
     checkpoint.replace_file(files.config, config.to_json().encode())  # before the rest, as `check_folder` asks

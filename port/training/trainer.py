@@ -18,6 +18,7 @@ from port import evaluation, trees, weights
 from port.agent import Agent
 from port.config import AgentConfig, PolicyGradientConfig
 from port.environments import Catch
+from port.folder_lock import FolderLock
 from port.meta_train.checkpoint import replace_file
 from port.networks import MlpNetwork, ModuleNetwork
 from port.replay import ReplayBuffer
@@ -105,6 +106,9 @@ class Trainer:
     ) -> None:
         """Sets a run up, or takes up the one that `out` holds; what does not fit is said before anything is done.
 
+        A folder is one run's: another process that uses it is a ValueError, and an older trainer of this process on the
+        same folder does not go on.
+
         Args:
             env: a Gymnasium vector environment with discrete actions, `StepFunctions` or `CatchWorld`.
             agent: its configuration, with `meta_params` as of `load_rule`; the rule in the box if both are left out.
@@ -132,6 +136,7 @@ class Trainer:
         self.step = self.frames = self.episodes = 0
         if isinstance(self.world, gym.GymWorld) and self.config.checkpoint_every:
             self.world.check_repeats()
+        self._lock: FolderLock | None = None
         self._logs = self._resume()
 
     @property
@@ -151,6 +156,7 @@ class Trainer:
             steps: rollouts, those of earlier runs into the same folder included.
             on_step: told after each.
         """
+        self._check_folder()
         while self.step < steps:
             report = self.advance()
             if on_step:
@@ -160,6 +166,7 @@ class Trainer:
 
     def advance(self) -> Report:
         """One rollout and what is learned after it."""
+        self._check_folder()
         rollout, ended = self._act()
         learned = self._learn(rollout)
         self._recent.extend(episode.total for episode in ended)
@@ -247,9 +254,16 @@ class Trainer:
         return logs.draw(self.out, self.world.title) if self.out else None
 
     def close(self) -> None:
-        """Ends the logs."""
+        """Ends the logs and leaves the folder to others; a closed trainer does not go on, one made anew does."""
         if self._logs:
             self._logs.close()
+        if self._lock:
+            self._lock.release()
+
+    def _check_folder(self) -> None:
+        """Raises ValueError where the folder is no longer this trainer's to write to."""
+        if self._lock and not self._lock.is_held:
+            raise ValueError(f"This trainer was closed, or another one took {self.out} up; make it anew to go on.")
 
     def save_agent(self) -> None:
         """Writes the agent's parameters as `agent.npz`: in the original's names if it is the original's network."""
@@ -300,15 +314,20 @@ class Trainer:
         return Checkpoint(trees.flatten(tree), numbers, self.settings())
 
     def _resume(self) -> logs.Logs | None:
-        """Takes up the run in the folder, if there is one."""
+        """Takes up the run in the folder, if there is one; nobody else may write there from here on."""
         if self.out is None:
             return None
         self.out.mkdir(parents=True, exist_ok=True)
+        self._lock = FolderLock(self.out, takes_over=True)
         path = self.out / "checkpoint.safetensors"
-        if path.is_file():
-            self._unpack(checkpoint.load(path, self.settings(), self.config.device))
-        replace_file(self.out / "config.json", _json(self.settings()))
-        return logs.Logs(self.out, self.step)
+        try:
+            if path.is_file():
+                self._unpack(checkpoint.load(path, self.settings(), self.config.device))
+            replace_file(self.out / "config.json", _json(self.settings()))
+            return logs.Logs(self.out, self.step)
+        except BaseException:
+            self._lock.release()
+            raise
 
     def _unpack(self, found: Checkpoint) -> None:
         numbers, tensors = found.numbers, found.tensors
