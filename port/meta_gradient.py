@@ -15,13 +15,14 @@ here should look at that first.
 
 In float64 too a fresh agent is the hard case: where a gradient is as small as Adam's epsilon of 1e-8, the direction's
 derivative is up to 1e8, and with it the last digits of the gradient count. At the size of Disco103 the original's own
-meta-gradient moves by up to 3e-9 of its scale when its inputs move by a unit in the last place, and the port differs
-from it by no more than 2e-9; later in life by 1e-12 (each tensor by 1e-11 of its own scale).
+meta-gradient moves by up to 4e-9 of a tensor's scale when its inputs move by a unit in the last place or when it is
+compiled otherwise, and the port was up to 8e-9 from it on inputs that are in no fixture; later in life 5e-12.
+`python -m reports.meta_gradients` measures both.
 
 Gradients are taken by `torch.autograd.grad`, inner ones with `create_graph`. Measured in turns in one process, the same
 pure functions under `torch.func` (`grad` outside; `vjp` and `grad` inside, since inner leaves cannot be made under a
 transform) give the same bits, in float64 and float32, but take 1.4 times the CPU time at `--small` sizes and 1.1 times
-at the notebook's, where one agent's meta-gradient peaks at 650 instead of 470 MB.
+at the notebook's, where one agent's meta-gradient takes 650 instead of 470 MB above what the process had before.
 """
 
 from __future__ import annotations
