@@ -54,20 +54,31 @@ DEFAULT: Plan = {"disco103": Share(3, 1, steps=750), "embedded": Share(4), "acto
 FULL: Plan = {"disco103": Share(10, 3), "embedded": Share(10), "actor_critic": Share(20)}
 
 
-def available(plan: Plan, names: Sequence[str] | None = None) -> list[tuple[Setting, Share]]:
-    """The settings of a plan; if none is named, those whose weights are there."""
+def available(plan: Plan, recorded: Recorded, names: Sequence[str] | None = None) -> list[tuple[Setting, Share]]:
+    """The settings of a plan; if none is named, those whose weights are there and whose curves are recorded."""
     every, found = curves.settings(), []
     for name, share in plan.items():
         setting = every[name].shortened(share.steps)
-        if names is None and setting.weights == "disco103":
-            try:
-                setting.weights_path()
-            except FixtureError as reason:
-                print(f"{reason} It is left out.", file=sys.stderr)
-                continue
-        if names is None or name in names:
+        problem = "" if names else missing(setting, recorded)
+        if problem:
+            print(f"{problem} It is left out.", file=sys.stderr)
+        elif names is None or name in names:
             found.append((setting, share))
+    if not found:
+        raise CannotRun("Nothing can be lived: for no setting there are both weights and recorded curves.")
     return found
+
+
+def missing(setting: Setting, recorded: Recorded) -> str:
+    """What a setting lacks here, in a sentence; nothing if it can be lived and judged."""
+    if setting.name not in recorded.settings():
+        return f"The original's curves with {setting.title} are not recorded in {recorded.folder}."
+    try:
+        if setting.weights:
+            setting.weights_path()
+    except FixtureError as reason:
+        return str(reason)
+    return ""
 
 
 def can_live(name: str, setting: Setting) -> bool:
@@ -204,7 +215,7 @@ def section(implementation_name: str, out: Path, plan: Plan = DEFAULT) -> page.S
         return page.Section("curves", TITLE, verdict, True, command, body, kind="not run")
     recorded = Recorded()
     beside = [BESIDE] if is_installed(BESIDE) and implementation_name != BESIDE else []
-    asked = wanted([implementation_name], available(plan), beside)
+    asked = wanted([implementation_name], available(plan, recorded), beside)
     panels = judged(asked, recorded, Work(out / "lives"), cores())
     return made_section(panels, implementation_name, recorded, command, out)
 
@@ -259,7 +270,7 @@ def run(args: argparse.Namespace, command: str) -> page.Section:
     plan, names = chosen_plan(args), list(dict.fromkeys(args.impl or ["port"]))
     recorded = Recorded(args.recorded)
     beside = [BESIDE] if not args.impl and is_installed(BESIDE) else []
-    asked = wanted(names, available(plan, args.settings), beside)
+    asked = wanted(names, available(plan, recorded, args.settings), beside)
     panels = judged(asked, recorded, Work(args.out / "lives"), args.jobs)
     for panel in panels:
         for group in panel.groups:
