@@ -8,7 +8,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+WINDOW = 32  # in which XLA sums on a CPU
 
 
 def check_tensors(**values: object) -> None:
@@ -107,7 +110,21 @@ def from_two_hot(probs: Tensor, max_abs: float) -> Tensor:
     check_bins(num_bins, max_abs)
     last = num_bins - 1
     steps = torch.arange(-last, num_bins, 2, dtype=probs.dtype, device=probs.device)
-    return (probs * (steps * (max_abs / last))).sum(-1)  # the bin in the middle is exactly 0
+    return sum_in_windows(probs * (steps * (max_abs / last)))  # the bin in the middle is exactly 0
+
+
+def sum_in_windows(x: Tensor) -> Tensor:
+    """Sum over the last axis in the order of the compiled original: [..., K] to [...].
+
+    XLA sums windows of 32 one after the other, the first and the last window shorter by turns, and then the windows'
+    sums in the same way. Where terms of both signs nearly cancel, as for values near 0 in bins up to 300, another order
+    is off by 2e-5 in float32 and 6e-14 in float64, which Adam's first update makes 4e-9 of a meta-gradient.
+    """
+    windows = x.reshape(-1, 1, 1, x.shape[-1])  # an average pool with divisor 1 is such a sum
+    while (width := windows.shape[-1]) > WINDOW:
+        padding = (0, -width % WINDOW // 2)
+        windows = F.avg_pool2d(windows, (1, WINDOW), padding=padding, ceil_mode=True, divisor_override=1)
+    return F.avg_pool2d(windows, (1, width), divisor_override=1).reshape(x.shape[:-1])
 
 
 def check_bins(num_bins: int, max_abs: float) -> None:
