@@ -22,8 +22,8 @@ from pathlib import Path
 from queue import Empty
 from typing import Any, NamedTuple, TypeAlias
 
-from parity.bugs import chosen
-from parity.bugs.plant import Edit, load_edited
+from parity.bugs import edits_of
+from parity.bugs.plant import load_edited
 from parity.curves import Curve, Learner, Setting, from_csv, to_csv
 from parity.implementation import KNOWN, CannotRun, Implementation, load
 from parity.store import FixtureError, canonical, write_atomically
@@ -33,12 +33,6 @@ SAY_EVERY = 15.0  # seconds
 NUMERIC = ("torch", "numpy", "jax", "jaxlib", "dm-haiku", "rlax", "distrax", "optax", "disco_rl", "disco-torch")
 # Each life has one core: several run side by side.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "JAX_PLATFORMS": "cpu"}
-SLOWER = "slower"  # `port+slower`: every fifth update is lost, so that its curve is the port's, stretched by 1.25
-EVERY_FIFTH_LOST = Edit(
-    "port.evaluation",
-    "if len(buffer) >= config.min_buffer_size:",
-    "if len(buffer) >= config.min_buffer_size and step % 5:",
-)
 HERE = Path(__file__).resolve().parent
 
 
@@ -49,8 +43,7 @@ def implementation(name: str) -> Implementation:
         return load(name)
     if base != "port":
         raise CannotRun(f"Mistakes are planted in the port only: port+{mistake}, not {name}.")
-    edits = (EVERY_FIFTH_LOST,) if mistake == SLOWER else chosen([mistake])[0].edits
-    return load_edited(KNOWN["port"], edits)
+    return load_edited(KNOWN["port"], edits_of([mistake]))
 
 
 def learner(name: str) -> Learner:

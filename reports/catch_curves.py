@@ -50,7 +50,7 @@ class Share(NamedTuple):
 
 Plan = Mapping[str, Share]
 QUICK: Plan = {"embedded": Share(4, steps=600), "actor_critic": Share(8)}
-DEFAULT: Plan = {"disco103": Share(3, 1, steps=750), "embedded": Share(4), "actor_critic": Share(8)}
+DEFAULT: Plan = {"disco103": Share(3, 1, steps=750), "embedded": Share(8), "actor_critic": Share(8)}
 FULL: Plan = {"disco103": Share(10, 3), "embedded": Share(10), "actor_critic": Share(20)}
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from parity.bugs import chosen
+from parity.bugs import edits_of
 from parity.bugs.plant import Edit
 from parity.bugs.reach import source_digest
 from parity.check import WeightsMissing
@@ -192,7 +192,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_STEPS} steps of each life")
     parser.add_argument("--live", action="store_true", help="run the original now instead of reading its tapes")
     parser.add_argument("--tapes", type=Path, metavar="DIR", help="where they are (default: fixtures/tapes)")
-    parser.add_argument("--plant", nargs="+", default=[], metavar="NAME", help="mistakes of the catalogue")
+    parser.add_argument(
+        "--plant",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="mistakes of the catalogue, or `slower`: every fifth update is lost",
+    )
     parser.add_argument(
         *("--edit",), nargs=3, action="append", default=[], metavar=("MODULE", "OLD", "NEW"), help="change the port"
     )
@@ -206,8 +212,7 @@ def _plan(args: argparse.Namespace) -> Plan:
     args.steps = QUICK_STEPS if args.quick and args.steps is None else args.steps
     kept = args.out / "lockstep"
     store = record_live(args, kept / "live") if args.live else TapeStore(args.tapes) if args.tapes else TapeStore()
-    planted = chosen(args.plant) if args.plant else []
-    edits = (*(edit for bug in planted for edit in bug.edits), *(Edit(*edit) for edit in args.edit))
+    edits = (*edits_of(args.plant), *(Edit(*edit) for edit in args.edit))
     kinds = args.kinds or (("embedded",) if args.live else ())
     seeds = args.seeds or ((0,) if args.live else ())
     return Plan(store, kinds, seeds, args.dtypes, args.steps, edits, args.jobs, kept, args.live)

@@ -154,6 +154,40 @@ def test_recorded_curves_are_checked_against_their_digests(tmp_path):
         recorded.curves(setting)
 
 
+@pytest.fixture
+def toys(tmp_path, monkeypatch):
+    """Two settings, of which one has recorded curves, and those."""
+    known = toy_setting(tmp_path, 40)
+    other = dataclasses.replace(known, name="other", title="another toy")
+    monkeypatch.setattr(curves, "settings", lambda: {"toy": known, "other": other})
+    return write_recorded(tmp_path / "fx", known, {0: curve(0)})
+
+
+def test_a_setting_without_recorded_curves_is_left_out_and_named(toys, capsys):
+    (found,) = catch_curves.available({"toy": Share(2, steps=10), "other": Share(2)}, toys)
+    assert (found[0].name, found[0].num_steps) == ("toy", 10)
+    assert "The original's curves with another toy are not recorded" in capsys.readouterr().err
+
+
+def test_a_setting_without_weights_is_left_out_with_the_reason(toys, capsys, monkeypatch):
+    def refuse(self):
+        raise FixtureError("There are no weights here.")
+
+    monkeypatch.setattr(Setting, "weights_path", refuse)
+    weighty = dataclasses.replace(curves.settings()["toy"], weights="disco103")
+    monkeypatch.setattr(curves, "settings", lambda: {"toy": weighty})
+    with pytest.raises(CannotRun, match="Nothing can be lived"):
+        catch_curves.available({"toy": Share(2)}, toys)
+    assert "There are no weights here. It is left out." in capsys.readouterr().err
+
+
+def test_a_setting_that_was_asked_for_is_never_left_out_in_silence(toys):
+    (found,) = catch_curves.available({"toy": Share(2), "other": Share(2)}, toys, ["other"])
+    assert found[0].name == "other"
+    with pytest.raises(FixtureError, match="other"):
+        toys.curves(found[0])
+
+
 def test_curves_of_other_settings_are_refused_but_for_shorter_lives(tmp_path):
     setting = toy_setting(tmp_path, 40)
     recorded = write_recorded(tmp_path / "fx", setting, {0: curve(0)})

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from parity import lives, tapes
-from parity.bugs import Edit, catalogue
+from parity.bugs import Edit, catalogue, edits_of
 from parity.implementation import CannotRun
 from parity.lockstep import Comparison, compare, drift_ratio
 from parity.side_by_side import Piece, run_all
@@ -97,6 +97,16 @@ def test_a_shifted_retrace_is_told(recorded, tmp_path, dtype):
     (group,) = lockstep.run(chosen).groups
     assert not group.is_equal
     assert group.ratio > 1e3 * DRIFT_LIMIT
+
+
+def test_lost_updates_are_told_as_soon_as_one_is_lost(recorded, tmp_path):
+    chosen = plan(recorded, tmp_path, kinds=["embedded"], edits=edits_of(["slower"]))
+    assert [group.is_equal for group in lockstep.run(chosen).groups] == [False, False]
+
+
+def test_a_mistake_that_the_catalogue_does_not_know_is_named():
+    with pytest.raises(CannotRun, match="No mistake is called 'slow'"):
+        edits_of(["slow"])
 
 
 @pytest.mark.parametrize("kind", LIVES)

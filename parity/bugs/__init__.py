@@ -29,12 +29,18 @@ from parity.bugs.plant import Edit, edited, load_edited
 from parity.implementation import CannotRun, Implementation
 from parity.layers import REGISTRY
 
-__all__ = ["Bug", "Edit", "catalogue", "chosen", "implementation_with", "planted"]
+__all__ = ["Bug", "Edit", "catalogue", "chosen", "edits_of", "implementation_with", "planted"]
 
 FOLDER = Path(__file__).resolve().parent / "catalogue"
 TEXTS = ("name", "layer", "explanation", "formula", "origin")
 PLACE = ("module", "old", "new")
 PORT = "port.adapter:implementation"
+SLOWER = "slower"  # no mistake of a layer: every fifth update is lost, so that the port's curve is stretched by 1.25
+EVERY_FIFTH_LOST = Edit(
+    "port.evaluation",
+    "if len(buffer) >= config.min_buffer_size:",
+    "if len(buffer) >= config.min_buffer_size and step % 5:",
+)
 
 
 @dataclass(frozen=True)
@@ -117,6 +123,14 @@ def chosen(names: Iterable[str]) -> list[Bug]:
         if name not in known:
             raise CannotRun(f"No mistake is called {name!r}; they stand in {FOLDER}.")
     return [bug for bug in known.values() if not names or bug.name in names]
+
+
+def edits_of(names: Iterable[str]) -> tuple[Edit, ...]:
+    """The changes that mistakes of the catalogue, or `slower`, make to the port; none if none is named."""
+    found: list[Edit] = []
+    for name in names:
+        found += (EVERY_FIFTH_LOST,) if name == SLOWER else chosen([name])[0].edits
+    return tuple(found)
 
 
 def planted(*bugs: Bug) -> AbstractContextManager[None]:
