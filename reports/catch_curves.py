@@ -33,7 +33,7 @@ from parity.curves import Recorded, Setting
 from parity.implementation import CannotRun
 from parity.life_runner import Life, Work
 from parity.store import FixtureError, canonical, write_atomically
-from reports import curve_figures, page, statistics
+from reports import curve_figures, measures, page, statistics
 from reports.curve_figures import Group, Panel
 
 TITLE = "Learning Catch"
@@ -164,7 +164,7 @@ def made_section(panels: list[Panel], name: str, recorded: Recorded, command: st
         "curves.html.j2",
         panels=panels,
         image=image,
-        measures=statistics.MEASURES,
+        measures=measures.MEASURES,
         power={panel.setting.name: curve_figures.power_rows(list(panel.ref.values())) for panel in panels},
         audit=what_the_audit_found(out) if is_beside else [],
     )

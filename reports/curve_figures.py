@@ -12,9 +12,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from parity.curves import Curve, Setting
-from reports import power, statistics
+from reports import measures, power, statistics
+from reports.measures import MEASURES, MISSED
 from reports.power import ALPHA, FEWEST, POWER
-from reports.statistics import MEASURES, MISSED, Verdict
+from reports.statistics import Verdict
 
 ORIGINAL = "the original"
 GREY, COLOURS = "#5b6673", ("#2a78d6", "#d97a1f", "#7a4fc4", "#1a7f4b")
@@ -68,7 +69,7 @@ def power_rows(ref: Sequence[Curve]) -> list[dict[str, Any]]:
     """What so many seeds against the recorded ones can tell, from the spread of the recorded ones."""
     if len(ref) < FEWEST:
         return []
-    spread = float(MISSED.scaled(statistics.measured(ref)["missed"]).std(ddof=1))
+    spread = float(MISSED.scaled(measures.measured(ref)["missed"]).std(ddof=1))
     return [
         {
             "seeds": n,
@@ -84,7 +85,7 @@ def power_rows(ref: Sequence[Curve]) -> list[dict[str, Any]]:
 
 def _numbers(curves: Mapping[int, Curve]) -> dict[str, Any]:
     """Each measure of each life, in the order of the seeds; None for a time never reached."""
-    found = statistics.measured(list(curves.values()))
+    found = measures.measured(list(curves.values()))
     return {
         "seeds": list(curves),
         **{name: [float(x) if math.isfinite(x) else None for x in values] for name, values in found.items()},
