@@ -1,5 +1,6 @@
 """`python -m reports.meta_gradients`: it tells a wrong meta-gradient, and says so when the original is missing."""
 
+import dataclasses
 import importlib.util
 
 import pytest
@@ -31,7 +32,13 @@ def test_equal_is_equal_and_different_is_different(life):
     asked = ("small", life, 2, 3)
     assert meta_gradients.compared(port, port, *asked).equal
     line = meta_gradients.compared(port, Altered(1.0 + 1e-4), *asked)
-    assert not line.equal and line.error == pytest.approx(1e-4, rel=1e-3)
+    assert (line.verdict, line.error) == ("DIFFERENT", pytest.approx(1e-4, rel=1e-3))
+
+
+def test_what_is_equal_only_by_the_original_s_own_movement_is_told_apart():
+    line = meta_gradients.compared(load("port"), load("port"), "small", "later", 1, 0)
+    assert line.verdict == "within 1e-9"
+    assert dataclasses.replace(line, is_exact=False).verdict == "as near as the original to itself"
 
 
 def test_a_gradient_where_there_is_none_is_different():
