@@ -12,23 +12,17 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from port import embedded, evaluation, seeds, weights
-from port.config import AgentConfig, DiscoConfig, get_settings_actor_critic, get_settings_disco
+from port import embedded, seeds, sizes
+from port.config import DiscoConfig
 from port.evaluation import EvalConfig
 from port.seeds import Life, Task, Told
 
 DEFAULT_OUT = Path("reports/out/evaluate")
-# Sizes that weights do not tell, by the part of the configuration that they belong to.
-SIZES: dict[str, dict[str, Any]] = {
-    "net": {"dense": (int,), "head_mlp_hiddens": (int,), "lstm_size": int},
-    "rule": {"num_bins": int, "max_abs_value": float},
-    "": {"learning_rate": float},
-}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -55,9 +49,7 @@ def parser() -> argparse.ArgumentParser:
         made.add_argument(f"--{name}", type=int, default=default, help=f"{what} (default: %(default)s)")
     made.add_argument("--steps", type=int, default=loop.num_steps, help="rollouts of a life (default: %(default)s)")
     made.add_argument("--seeds", default="5", help="how many, or which: 5, or 3,7,12 (default: %(default)s)")
-    for sizes in SIZES.values():
-        for name, kind in sizes.items():
-            made.add_argument(f"--{name.replace('_', '-')}", type=reader(kind), help=help_of(name))
+    sizes.add_arguments(made)
     made.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="(default: %(default)s)")
     made.add_argument("--jobs", type=int, default=seeds.cores(), help="processes (default: one for each core)")
     made.add_argument("--bar", type=float, default=0.95, help="catch rate that counts as solved (default: %(default)s)")
@@ -66,27 +58,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--json", type=Path, metavar="FILE", help="the summary for machines (default: in --out)")
     made.add_argument("--quiet", action="store_true", help="no progress bar")
     return made
-
-
-def reader(kind: Any) -> Any:
-    """Reads a flag of a kind; a tuple of one kind stands for several of it, separated by commas."""
-    if not isinstance(kind, tuple):
-        return kind
-
-    def widths(text: str) -> tuple[Any, ...]:
-        try:
-            return tuple(kind[0](part) for part in text.split(","))
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"give whole numbers, as 512,512, not {text!r}") from None
-
-    return widths
-
-
-def help_of(name: str) -> str:
-    """What a size is the size of."""
-    where = {"dense": "layers of the agent's torso, as 512,512", "learning_rate": "of the agent (default: 0.01)"}
-    where |= {"head_mlp_hiddens": "hidden layers of its model's heads", "lstm_size": "of its model"}
-    return where.get(name, "of its values")
 
 
 def read_seeds(text: str) -> list[int]:
@@ -104,48 +75,14 @@ def read_seeds(text: str) -> list[int]:
     return found
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """The sizes that a JSON file gives; what it says of other things is left alone."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"There is no configuration at {path}.") from None
-    except ValueError as problem:
-        raise ValueError(f"{path} is no JSON ({problem}).") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} holds no JSON object.")
-    known = {name for sizes in SIZES.values() for name in sizes}
-    return {name: tuple(x) if isinstance(x, list) else x for name, x in found.items() if name in known}
-
-
-def agent_config(arguments: argparse.Namespace) -> AgentConfig:
-    """The agent: the notebook's settings, then what weights and configuration file tell, then the command line."""
-    is_disco = arguments.rule == "disco"
-    if is_disco and arguments.weights is None:
-        arguments.weights = embedded.path()
-    if not is_disco and arguments.weights is not None:
-        raise ValueError(f"The rule {arguments.rule} has no weights; leave --weights out.")
-    config = evaluation.eval_agent_config(get_settings_disco() if is_disco else get_settings_actor_critic())
-    beside = arguments.weights.with_suffix(".json") if arguments.weights else None
-    file = arguments.config or (beside if beside and beside.is_file() else None)
-    sizes = read_config(file) if file else {}
-    sizes |= {
-        name: x for name, x in vars(arguments).items() if x is not None and any(name in s for s in SIZES.values())
-    }
-    if is_disco:
-        config = replace(config, meta_net=weights.meta_config_of(arguments.weights))
-    for part, names in SIZES.items():
-        chosen = {name: sizes[name] for name in names if name in sizes}
-        config = replace(config, **({part: replace(getattr(config, part), **chosen)} if part else chosen))
-    return config
-
-
 def task_of(arguments: argparse.Namespace) -> Task:
     """What every life has in common."""
     loop = EvalConfig(
         num_steps=arguments.steps, batch_size=arguments.batch_size, rows=arguments.rows, columns=arguments.columns
     )
-    return Task(agent_config(arguments), loop, arguments.weights, arguments.dtype)
+    file = sizes.weights_of(arguments.rule, arguments.weights)
+    config = sizes.agent_config(arguments.rule, file, arguments.config, sizes.given(arguments))
+    return Task(config, loop, file, arguments.dtype)
 
 
 class Progress:

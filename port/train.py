@@ -18,7 +18,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from port import evaluate
+from port import sizes
 from port.environments import Catch
 from port.training import CatchWorld, Report, TrainConfig, Trainer, load_rule
 
@@ -45,9 +45,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--greedy", action="store_true", help="judge the likeliest actions instead of drawn ones")
     made.add_argument("--at-least", type=float, metavar="RETURN", help="exit with 1 if the mean return there is less")
-    for sizes in evaluate.SIZES.values():
-        for name, kind in sizes.items():
-            made.add_argument(f"--{name.replace('_', '-')}", type=evaluate.reader(kind), help=evaluate.help_of(name))
+    sizes.add_arguments(made)
     for setting in fields(TrainConfig):
         flag, kind = f"--{setting.name.replace('_', '-')}", type(setting.default)
         made.add_argument(flag, type=kind, default=setting.default, help=f"{setting.metadata['help']} (%(default)s)")
@@ -78,9 +76,8 @@ def make_trainer(arguments: argparse.Namespace) -> Trainer:
     """The run that the command line asks for, new or taken up."""
     config = TrainConfig(**{f.name: getattr(arguments, f.name) for f in fields(TrainConfig)})
     env = make_environment(arguments.environment, arguments.envs, config.torch_dtype)
-    known = [name for sizes in evaluate.SIZES.values() for name in sizes]
-    sizes = {name: getattr(arguments, name) for name in known if getattr(arguments, name) is not None}
-    agent, meta_params = load_rule(arguments.rule, arguments.weights, arguments.config, config.torch_dtype, **sizes)
+    rule = (arguments.rule, arguments.weights, arguments.config, config.torch_dtype)
+    agent, meta_params = load_rule(*rule, **sizes.given(arguments))
     return Trainer(env, agent, meta_params, config, out=arguments.out)
 
 

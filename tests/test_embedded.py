@@ -26,9 +26,9 @@ def test_the_weights_fit_the_sizes_on_the_card():
 
 
 def test_it_is_what_the_command_takes_by_default():
-    arguments = evaluate.parser().parse_args([])
-    config = evaluate.agent_config(arguments)
-    assert arguments.weights == embedded.WEIGHTS
+    task = evaluate.task_of(evaluate.parser().parse_args([]))
+    config = task.agent
+    assert task.weights == embedded.WEIGHTS
     assert config.rule.num_bins == embedded.card()["num_bins"]
     assert list(config.net.dense) == embedded.card()["dense"]
 
@@ -63,8 +63,7 @@ def test_the_card_tells_how_it_was_made_and_judged():
 
 
 def test_it_starts_a_learner():
-    config = evaluate.agent_config(evaluate.parser().parse_args([]))
-    agent = Agent(config, (8, 8, 1), 3)
+    agent = Agent(evaluate.task_of(evaluate.parser().parse_args([])).agent, (8, 8, 1), 3)
     state = agent.initial_learner_state(torch.Generator().manual_seed(0), torch.float32)
     agent.rule.check_meta_params(embedded.load())
     assert state.opt_state.count == 0

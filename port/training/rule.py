@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from port import evaluate, weights
-from port.config import AgentConfig, DiscoConfig
+from port import sizes as known_sizes
+from port import weights
+from port.config import AgentConfig
 from port.types import Params
 
 
@@ -27,24 +27,16 @@ def load_rule(
         weights_file: of Disco's meta-network; the rule in the box if left out.
         config_file: JSON with sizes of the agent; if left out, the one beside the weights, if there.
         dtype: of the weights.
-        **sizes: any of `port.evaluate.SIZES`, such as `learning_rate` or `dense`.
+        **sizes: any of `port.sizes.NAMES`, such as `learning_rate` or `dense`.
 
     Returns:
         The agent's configuration, and the rule's meta-parameters if it has any.
     """
     if name not in ("disco", "actor_critic"):
         raise ValueError(f"There is no rule called {name!r} to train by; there are disco and actor_critic.")
-    known = [size for sizes_of_part in evaluate.SIZES.values() for size in sizes_of_part]
-    odd = [size for size in sizes if size not in known]
+    odd = [size for size in sizes if size not in known_sizes.NAMES]
     if odd:
-        raise ValueError(f"An agent has no size called {odd[0]!r}; there are: {', '.join(known)}.")
-    asked = Namespace(
-        rule=name,
-        weights=Path(weights_file) if weights_file else None,
-        config=Path(config_file) if config_file else None,
-        **sizes,
-    )
-    config = evaluate.agent_config(asked)  # notes the file of the rule in the box in `asked`
-    if not isinstance(config.rule, DiscoConfig):
-        return config, None
-    return config, weights.load_npz(asked.weights, config.meta_net, dtype)
+        raise ValueError(f"An agent has no size called {odd[0]!r}; there are: {', '.join(known_sizes.NAMES)}.")
+    file = known_sizes.weights_of(name, Path(weights_file) if weights_file else None)
+    config = known_sizes.agent_config(name, file, Path(config_file) if config_file else None, sizes)
+    return config, weights.load_npz(file, config.meta_net, dtype) if file else None
