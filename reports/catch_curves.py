@@ -37,21 +37,34 @@ from reports import curve_figures, measures, page, statistics
 from reports.curve_figures import Group, Panel
 
 TITLE = "Learning Catch"
-BESIDE = "disco_torch"  # is shown beside the candidate where it is installed
+DISCO_TORCH = "disco_torch"
+BESIDE = {"original": "disco_rl", DISCO_TORCH: "disco_torch"}  # shown beside the candidate where the package is there
 
 
 class Share(NamedTuple):
-    """Seeds of a setting, of the candidate and of whoever is shown beside it; steps, if lives are cut short."""
+    """Seeds of a setting; steps, if lives are cut short; seeds of those who are shown beside the candidate."""
 
     seeds: int
-    seeds_beside: int = 0
     steps: int | None = None
+    beside: Mapping[str, int] = {}
+
+    def with_seeds(self, seeds: int) -> Share:
+        """The same with so many seeds for everyone."""
+        return self._replace(seeds=seeds, beside=dict.fromkeys(self.beside, seeds))
 
 
 Plan = Mapping[str, Share]
-QUICK: Plan = {"embedded": Share(4, steps=600), "actor_critic": Share(8)}
-DEFAULT: Plan = {"disco103": Share(3, 1, steps=750), "embedded": Share(8), "actor_critic": Share(8)}
-FULL: Plan = {"disco103": Share(10, 3), "embedded": Share(10), "actor_critic": Share(20)}
+QUICK: Plan = {"embedded": Share(4, 600), "actor_critic": Share(8)}
+DEFAULT: Plan = {
+    "disco103": Share(3, 750, {DISCO_TORCH: 1}),
+    "embedded": Share(8),
+    "actor_critic": Share(8, beside={"original": 3}),
+}
+FULL: Plan = {
+    "disco103": Share(10, beside={"original": 1, DISCO_TORCH: 3}),
+    "embedded": Share(10, beside={"original": 3}),
+    "actor_critic": Share(20, beside={"original": 10}),
+}
 
 
 def available(plan: Plan, recorded: Recorded, names: Sequence[str] | None = None) -> list[tuple[Setting, Share]]:
@@ -90,7 +103,7 @@ def wanted(names: Sequence[str], plan: Sequence[tuple[Setting, Share]], beside: 
     """All lives, by setting, then by implementation."""
     found = []
     for setting, share in plan:
-        counts = [(name, share.seeds) for name in names] + [(name, share.seeds_beside) for name in beside]
+        counts = [(name, share.seeds) for name in names] + [(name, share.beside.get(name, 0)) for name in beside]
         for name, count in counts:
             if count and can_live(name, setting):
                 found += [Life(name, setting, seed) for seed in range(count)]
@@ -123,7 +136,7 @@ def what_the_audit_found(out: Path) -> list[str]:
         newest = json.loads((out / "audit.json").read_text(encoding="utf-8"))[-1]
         return [newest["verdict"], *(f"{cause['title']}." for cause in newest["causes"])]
     except (OSError, ValueError, LookupError):
-        return [f"Not asked for this page: `python -m reports.audit {BESIDE}` tells."]
+        return [f"Not asked for this page: `python -m reports.audit {DISCO_TORCH}` tells."]
 
 
 def write_data(panels: list[Panel], out: Path) -> tuple[str, list[str]]:
@@ -158,7 +171,7 @@ def made_section(panels: list[Panel], name: str, recorded: Recorded, command: st
     out.mkdir(parents=True, exist_ok=True)
     image, files = write_data(panels, out)
     is_equal, words = verdict_in_words(name, panels)
-    is_beside = any(group.name == BESIDE for panel in panels for group in panel.groups)
+    is_beside = any(group.name == DISCO_TORCH for panel in panels for group in panel.groups)
     entry = recorded.manifest["curves"][panels[0].setting.name]
     body = page.render(
         "curves.html.j2",
@@ -199,9 +212,9 @@ def _setting_in_words(setting: Setting) -> str:
     )
 
 
-def is_installed(name: str) -> bool:
-    """Whether a package can be imported."""
-    return importlib.util.find_spec(name) is not None
+def shown_beside(names: Sequence[str]) -> list[str]:
+    """Who is shown beside these implementations: those whose packages can be imported."""
+    return [name for name, package in BESIDE.items() if name not in names and importlib.util.find_spec(package)]
 
 
 def section(implementation_name: str, out: Path, plan: Plan = DEFAULT) -> page.Section:
@@ -214,8 +227,7 @@ def section(implementation_name: str, out: Path, plan: Plan = DEFAULT) -> page.S
         verdict = f"{implementation_name} was not let learn."
         return page.Section("curves", TITLE, verdict, True, command, body, kind="not run")
     recorded = Recorded()
-    beside = [BESIDE] if is_installed(BESIDE) and implementation_name != BESIDE else []
-    asked = wanted([implementation_name], available(plan, recorded), beside)
+    asked = wanted([implementation_name], available(plan, recorded), shown_beside([implementation_name]))
     panels = judged(asked, recorded, Work(out / "lives"), cores())
     return made_section(panels, implementation_name, recorded, command, out)
 
@@ -259,7 +271,10 @@ def chosen_plan(args: argparse.Namespace) -> Plan:
     for name in args.settings or ():
         plan.setdefault(name, DEFAULT[name])
     if args.seeds is not None:
-        plan = {name: share._replace(seeds=args.seeds, seeds_beside=args.seeds) for name, share in plan.items()}
+        plan = {
+            name: share._replace(seeds=args.seeds, beside=dict.fromkeys(share.beside, args.seeds))
+            for name, share in plan.items()
+        }
     if args.steps is not None:
         plan = {name: share._replace(steps=args.steps) for name, share in plan.items()}
     return plan
@@ -269,7 +284,7 @@ def run(args: argparse.Namespace, command: str) -> page.Section:
     """Lives, compares and makes the section."""
     plan, names = chosen_plan(args), list(dict.fromkeys(args.impl or ["port"]))
     recorded = Recorded(args.recorded)
-    beside = [BESIDE] if not args.impl and is_installed(BESIDE) else []
+    beside = [] if args.impl else shown_beside(names)
     asked = wanted(names, available(plan, recorded, args.settings), beside)
     panels = judged(asked, recorded, Work(args.out / "lives"), args.jobs)
     for panel in panels:

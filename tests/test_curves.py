@@ -188,6 +188,20 @@ def test_a_setting_that_was_asked_for_is_never_left_out_in_silence(toys):
         toys.curves(found[0])
 
 
+def test_whoever_is_shown_beside_the_candidate_lives_as_many_seeds_as_the_plan_gives_it(folder):
+    plan = [(toy_setting(folder), Share(3, beside={"toy_learners:slow": 1}))]
+    found = catch_curves.wanted(["toy_learners:same"], plan, ["toy_learners:slow", "toy_learners:short"])
+    assert [(life.learner, life.seed) for life in found] == [
+        *(("toy_learners:same", seed) for seed in range(3)),
+        ("toy_learners:slow", 0),
+    ]
+
+
+def test_only_what_can_be_imported_is_shown_beside(monkeypatch):
+    monkeypatch.setattr(catch_curves, "BESIDE", {"here": "json", "not here": "no_such_package", "judged": "math"})
+    assert catch_curves.shown_beside(["judged"]) == ["here"]
+
+
 def test_curves_of_other_settings_are_refused_but_for_shorter_lives(tmp_path):
     setting = toy_setting(tmp_path, 40)
     recorded = write_recorded(tmp_path / "fx", setting, {0: curve(0)})
