@@ -17,7 +17,7 @@ import hashlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from reports.lockstep_page import TITLE as TITLE
 from reports.lockstep_page import section_of, summary
 from reports.lockstep_verdict import Lived, Verdict
 
-QUICK_STEPS = 60
+QUICK = {"disco103": 60, "embedded": 300}  # steps at most, by kind; actor-critic has 120
 DTYPES = ("float64", "float32")
 LIVE_MOVED = 2
 
@@ -55,7 +55,7 @@ class Plan:
         kinds: of lives; none means all.
         seeds: of lives; none means all.
         dtypes: in which to live.
-        steps: at most, of each life; None for all that the tapes have.
+        steps: at most, of each life, by its kind; all that its tape has where nothing is said.
         edits: changes to the port.
         jobs: processes.
         kept: folder for lives that are finished, so that nothing is lived twice.
@@ -66,7 +66,7 @@ class Plan:
     kinds: Sequence[str] = ()
     seeds: Sequence[int] = ()
     dtypes: Sequence[str] = DTYPES
-    steps: int | None = None
+    steps: Mapping[str, int] = field(default_factory=dict)
     edits: tuple[Edit, ...] = ()
     jobs: int = field(default_factory=cores)
     kept: Path = page.OUT / "lockstep"
@@ -133,7 +133,7 @@ def _piece(plan: Plan, life: Life, dtype: str) -> Piece:
 
 def _tape(plan: Plan, name: str, dtype: str, direction: int = 0) -> Tape:
     tape = plan.store.load(name, dtype, direction)
-    return tape if plan.steps is None else tape.cut(plan.steps)
+    return tape.cut(plan.steps.get(kind_of(tape.life), tape.steps))
 
 
 def _lived(plan: Plan, got: Tape) -> Lived:
@@ -189,7 +189,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", nargs="+", type=int, default=[], help="of lives (default: all)")
     parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), choices=DTYPES, help="(default: both)")
     parser.add_argument("--steps", type=int, metavar="N", help="of each life (default: all)")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_STEPS} steps of each life")
+    parser.add_argument("--quick", action="store_true", help="the first steps of each life, within 3 minutes")
     parser.add_argument("--live", action="store_true", help="run the original now instead of reading its tapes")
     parser.add_argument("--tapes", type=Path, metavar="DIR", help="where they are (default: fixtures/tapes)")
     parser.add_argument(
@@ -209,18 +209,22 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _plan(args: argparse.Namespace) -> Plan:
-    args.steps = QUICK_STEPS if args.quick and args.steps is None else args.steps
+    if args.steps is not None and args.steps < 1:
+        raise CannotRun("--steps takes at least 1.")
+    if args.live and args.quick and args.steps is None:
+        args.steps = min(QUICK.values())  # so that the original lives no longer either
+    steps = dict.fromkeys(KINDS, args.steps) if args.steps else QUICK if args.quick else {}
     kept = args.out / "lockstep"
     store = record_live(args, kept / "live") if args.live else TapeStore(args.tapes) if args.tapes else TapeStore()
     edits = (*edits_of(args.plant), *(Edit(*edit) for edit in args.edit))
     kinds = args.kinds or (("embedded",) if args.live else ())
     seeds = args.seeds or ((0,) if args.live else ())
-    return Plan(store, kinds, seeds, args.dtypes, args.steps, edits, args.jobs, kept, args.live)
+    return Plan(store, kinds, seeds, args.dtypes, steps, edits, args.jobs, kept, args.live)
 
 
 def section(implementation_name: str, out: Path) -> page.Section:
     """The section of the page, quick; only the port can live, whatever is reported on."""
-    plan = Plan(TapeStore(), steps=QUICK_STEPS, kept=out / "lockstep")
+    plan = Plan(TapeStore(), steps=QUICK, kept=out / "lockstep")
     return section_of(run(plan), plan.store, "python -m reports.lockstep --quick", out)
 
 

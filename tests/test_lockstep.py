@@ -74,6 +74,8 @@ def copy(recorded, tmp_path):
 
 
 def plan(store, tmp_path, **changes):
+    if "steps" in changes:
+        changes["steps"] = dict.fromkeys(lives.KINDS, changes["steps"])
     return lockstep.Plan(store, jobs=0, kept=tmp_path / "kept", **changes)
 
 
@@ -102,6 +104,17 @@ def test_a_shifted_retrace_is_told(recorded, tmp_path, dtype):
 def test_lost_updates_are_told_as_soon_as_one_is_lost(recorded, tmp_path):
     chosen = plan(recorded, tmp_path, kinds=["embedded"], edits=edits_of(["slower"]))
     assert [group.is_equal for group in lockstep.run(chosen).groups] == [False, False]
+
+
+def test_lives_are_cut_by_their_kind(recorded, tmp_path):
+    chosen = dataclasses.replace(plan(recorded, tmp_path, dtypes=["float64"]), steps={"embedded": 5})
+    assert [one.port.steps for one in lockstep.run(chosen).lived] == [5, 14]
+
+
+@pytest.mark.parametrize("steps", ["0", "-3"])
+def test_a_life_of_no_steps_is_refused(tmp_path, capsys, steps):
+    assert lockstep.main(["--steps", steps, "--out", str(tmp_path)]) == 2
+    assert "--steps takes at least 1" in capsys.readouterr().err
 
 
 def test_a_mistake_that_the_catalogue_does_not_know_is_named():
