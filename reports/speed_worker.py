@@ -7,6 +7,7 @@ count in its memory.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import pickle
@@ -93,7 +94,11 @@ class Worker:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment(threads)
         )
-        self._call()  # it has loaded
+        try:
+            self._answer()  # it has loaded
+        except CannotRun:
+            self.close()
+            raise
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """Calls a method of its bench, and waits."""
@@ -102,9 +107,9 @@ class Worker:
             self._process.stdin.flush()  # type: ignore[union-attr]
         except BrokenPipeError:
             raise CannotRun(f"{self.name}: its process has ended.") from None
-        return self._call()
+        return self._answer()
 
-    def _call(self) -> Any:
+    def _answer(self) -> Any:
         try:
             is_done, answer = pickle.load(self._process.stdout)  # type: ignore[arg-type]
         except EOFError:
@@ -117,10 +122,8 @@ class Worker:
     def close(self) -> None:
         """Lets it end."""
         for pipe in (self._process.stdin, self._process.stdout):
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 pipe.close()  # type: ignore[union-attr]
-            except BrokenPipeError:
-                pass
         try:
             self._process.wait(timeout=20)
         except subprocess.TimeoutExpired:
@@ -163,10 +166,8 @@ def main() -> None:
     os.dup2(2, 1)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])  # XLA counts the processors it may use
-    try:
+    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
         serve(sys.stdin.buffer, answers, lambda: load_side(name, threads))
-    except (BrokenPipeError, KeyboardInterrupt):
-        pass
 
 
 if __name__ == "__main__":
