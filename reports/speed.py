@@ -330,7 +330,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.json == "-":
         print(text)
     else:
-        Console().print(terminal_table(found))
+        Console(width=120 if not sys.stdout.isatty() else None).print(terminal_table(found))
         print(f"{in_words(found)}\nThe page is {path}")
     if args.json and args.json != "-":
         write_atomically(Path(args.json), (text + "\n").encode())

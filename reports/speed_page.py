@@ -43,7 +43,9 @@ def rows(found: Found) -> list[dict[str, Any]]:
 
 def in_time(milliseconds: float) -> str:
     """A duration for readers."""
-    return f"{milliseconds / 1000:.1f} s" if milliseconds >= 10_000 else f"{milliseconds:.3g} ms"
+    if milliseconds >= 10_000:
+        return f"{milliseconds / 1000:,.1f} s"
+    return f"{milliseconds:,.0f} ms" if milliseconds >= 100 else f"{milliseconds:.3g} ms"
 
 
 def terminal_table(found: Found) -> Table:

@@ -180,9 +180,15 @@ class Found:
         return self.matmul_flops / min(sample.wall for sample in self.matmul) if self.matmul else math.nan
 
     def share_of_peak(self, task: str) -> float:
-        """Of the port: what a task's operations would take at the peak, over what it takes."""
+        """Of the port: a task's operations in a second over those of the products, both in the median.
+
+        So other work on the machine is in both.
+        """
         timing = self.timings[task]
-        return timing.flops / self.peak / (timing.milliseconds(PORT) / 1000.0) if timing.flops else math.nan
+        if not (timing.flops and self.matmul):
+            return math.nan
+        product = self.matmul_flops / float(np.median([sample.wall for sample in self.matmul]))
+        return timing.flops / (timing.milliseconds(PORT) / 1000.0) / product
 
     def stage_rows(self) -> list[dict[str, Any]]:
         """The port's learner step by stage: median milliseconds and share of the sum."""
@@ -212,7 +218,7 @@ class Found:
                 "peak_gflops": self.peak / 1e9 if self.matmul else None,
                 "rounds": [list(sample) for sample in self.matmul],
             },
-            "share_of_peak": {task: self.share_of_peak(task) for task, t in self.timings.items() if t.flops},
+            "share_of_peak": {n: self.share_of_peak(n) for n, t in self.timings.items() if t.flops and self.matmul},
             "flops_counted_by": "torch.utils.flop_counter on the port's step: matrix products only, 2 per multiply-add",
             "stages": self.stage_rows() if self.stages else [],
             "growth": [growth.row() for growth in self.growth],

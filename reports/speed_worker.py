@@ -77,11 +77,12 @@ def load_side(name: str, threads: int) -> Any:
 
 
 def _environment(threads: int) -> dict[str, str]:
-    """Threads for torch; the original decides on vectors and threads as its users let it."""
-    count = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    """Threads for torch and for XLA, which decides on all else as its users let it."""
+    count = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NPROC")}
     path = [os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
-    free = {"XLA_FLAGS": os.environ.get("XLA_FLAGS", ""), "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(path)}
-    return {**os.environ, **count, **free}
+    alone = " --xla_cpu_multi_thread_eigen=false" if threads == 1 else ""
+    xla = {"XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + alone, "JAX_PLATFORMS": "cpu"}
+    return {**os.environ, **count, **xla, "PYTHONPATH": os.pathsep.join(path)}
 
 
 class Worker:
@@ -164,8 +165,6 @@ def main() -> None:
     name, threads = sys.argv[1], int(sys.argv[2])
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])  # XLA counts the processors it may use
     with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
         serve(sys.stdin.buffer, answers, lambda: load_side(name, threads))
 
