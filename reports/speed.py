@@ -107,7 +107,7 @@ def weights_for(folder: Path) -> tuple[Path, str]:
 
 def make_work(file: Path, num_actions: int = speed_work.CATCH_ACTIONS, **loop: int) -> Work:
     """The evaluation's work, but for what is changed."""
-    setting = speed_work.evaluation(file, **loop)
+    setting = speed_work.evaluation(file, None, **loop)
     work = Work(setting, num_actions)
     return replace(
         work, params=speed_port.initial_params(work), rollout=speed_work.batch(setting, num_actions, work.seed)

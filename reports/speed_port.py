@@ -14,6 +14,7 @@ from port.adapter.curves import agent_config
 from port.agent import Agent
 from port.environments import Catch
 from port.evaluation import DrawnRandomness, EvalConfig, live
+from port.meta_train import MetaTrainConfig
 from port.networks import Network
 from port.types import Params, Rollout
 from reports.speed_stages import Stopwatch
@@ -38,7 +39,8 @@ def initial_params(work: Work) -> Arrays:
 
 def make_agent(work: Work, network: Network | None = None) -> Agent:
     """The agent of a piece of work."""
-    return Agent(agent_config(work.setting), (*work.board, 1), work.num_actions, network)
+    setting: Any = work.setting  # frozen, which a protocol of variables does not allow for
+    return Agent(agent_config(setting), (*work.board, 1), work.num_actions, network)
 
 
 class Learner:
@@ -107,7 +109,7 @@ class Port:
     def _meta_update(self, work: Work) -> Job:
         from reports import meta_speed
 
-        made = meta_speed.Port(meta_speed.MetaTrainConfig(), self.threads)
+        made = meta_speed.Port(MetaTrainConfig(), self.threads)
         return Job(made.advance, made.workers.pids, made.workers.close)
 
     def _matmul(self, work: Work) -> Job:

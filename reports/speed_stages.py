@@ -93,6 +93,8 @@ class TimedNetwork:
         """Takes the network."""
         self._inner = inner
         self.unroll = watch.timed(inner.unroll, _forward_stage)
+        if hasattr(inner, "unroll_taken"):
+            self.unroll_taken = watch.timed(inner.unroll_taken, _forward_stage)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

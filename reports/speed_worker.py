@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import IO, Any
 
 from parity.implementation import CannotRun
@@ -155,7 +156,7 @@ def serve(calls: IO[bytes], answers: IO[bytes], make: Callable[[], Any]) -> None
             method, arguments = pickle.load(calls)
         except EOFError:
             break
-        answer(lambda method=method, arguments=arguments: getattr(bench, method)(*arguments))
+        answer(partial(getattr(bench, method), *arguments))
     if bench is not None:
         bench.close()
 
