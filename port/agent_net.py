@@ -75,11 +75,16 @@ def model_transition(params: Params, root: LstmState) -> Tensor:
 
     Reference: disco_rl/networks/action_models.py::LSTMModel._model_transition_all_actions
     """
+    gates, rows = _gates_by_state_and_action(params, root)
+    gates = gates.unsqueeze(1) + rows  # [N, A, 4L]
+    return nets.lstm_gates(gates, root.cell.unsqueeze(1)).hidden
+
+
+def _gates_by_state_and_action(params: Params, root: LstmState) -> tuple[Tensor, Tensor]:
+    """What the root states [N, L] and each action add to the gates: [N, 4L] and [A, 4L]."""
     weight, bias = nets.weight_and_bias(params, "model/lstm")
     A = weight.shape[0] - root.hidden.shape[-1]
-    gates = torch.addmm(bias, root.hidden, weight[A:])  # [N, 4L]
-    gates = gates.unsqueeze(1) + weight[:A]  # [N, A, 4L]
-    return nets.lstm_gates(gates, root.cell.unsqueeze(1)).hidden
+    return torch.addmm(bias, root.hidden, weight[A:]), weight[:A]
 
 
 def action_model(params: Params, root: LstmState) -> Outputs:
@@ -96,10 +101,8 @@ def taken_model(params: Params, root: LstmState, actions: Tensor) -> Outputs:
 
     Reference: disco_rl/networks/action_models.py::LSTMModel.model_step
     """
-    weight, bias = nets.weight_and_bias(params, "model/lstm")
-    A = weight.shape[0] - root.hidden.shape[-1]
-    gates = torch.addmm(bias, root.hidden, weight[A:]) + weight[:A].index_select(0, actions)  # [N, 4L]
-    transition = nets.lstm_gates(gates, root.cell).hidden
+    gates, rows = _gates_by_state_and_action(params, root)
+    transition = nets.lstm_gates(gates + rows.index_select(0, actions), root.cell).hidden
     return {head: nets.mlp(params, f"model/{head}", transition) for head in MODEL_HEADS}
 
 
