@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from port import agent_net, names, ops, optim, rules
-from port.config import AgentConfig, is_size
+from port.config import AgentConfig, DiscoConfig, is_size
 from port.names import ObsSpec
 from port.networks import MlpNetwork, Network
 from port.types import (
@@ -203,6 +203,7 @@ class Agent:
         meta_out: Mapping[str, Any],
         is_meta_training: bool = False,
         agent_out: Outputs | None = None,
+        taken: Outputs | None = None,
     ) -> tuple[Params, Logs]:
         """Gradient of the loss for the parameters, with the targets held constant.
 
@@ -216,6 +217,7 @@ class Agent:
             meta_out: what the rule made of the rollout, as of its `unroll_meta_net`.
             is_meta_training: whether the gradients can be differentiated further.
             agent_out: outputs of the network for `params`, with their graph, if there already.
+            taken: heads whose graph is there only for the actions taken, as of `agent_net.unroll_taken`.
 
         Returns:
             Gradients by parameter, and logs.
@@ -226,13 +228,20 @@ class Agent:
             if agent_out is None:
                 params = _tracked(params, is_meta_training)
                 agent_out = self.network.unroll(params, rollout.observations)
-            alias = {head: x.view_as(x) for head, x in agent_out.items()}
+            taken = taken or {}
+            alias = {head: x.requires_grad_() if head in taken else x.view_as(x) for head, x in agent_out.items()}
             total, logs = self.loss(rollout, alias, meta_out, is_meta_training)
             partial = torch.autograd.grad(
                 total, list(alias.values()), create_graph=is_meta_training, materialize_grads=True
             )
+            given = [
+                ops.batch_lookup(grad, rollout.actions) if head in taken else grad
+                for head, grad in zip(alias, partial, strict=True)
+            ]
             grads = torch.autograd.grad(
-                list(agent_out.values()), list(params.values()), partial, create_graph=is_meta_training
+                [taken.get(head, x) for head, x in agent_out.items()],
+                *(list(params.values()), given),
+                create_graph=is_meta_training,
             )
         if not is_meta_training:
             logs = {name: x.detach() for name, x in logs.items()}
@@ -271,12 +280,12 @@ class Agent:
         config = self.config
         with torch.enable_grad():
             params = _tracked(state.params, is_meta_training)
-            agent_out = self.network.unroll(params, rollout.observations)
+            agent_out, taken = self._unroll(params, rollout, is_meta_training)
         with torch.set_grad_enabled(is_meta_training):
             seen = agent_out if is_meta_training else {head: x.detach() for head, x in agent_out.items()}
             inputs = rule_inputs(rollout, seen, value_out)
             meta_out, meta_state = self.rule.unroll_meta_net(meta_params or {}, params, state.meta_state, inputs)
-            grads, logs = self.loss_and_grads(params, rollout, meta_out, is_meta_training, agent_out)
+            grads, logs = self.loss_and_grads(params, rollout, meta_out, is_meta_training, agent_out, taken)
             directions, opt_state = optim.adam_sg(grads, state.opt_state)
             updates = optim.clip_and_scale(directions, config.max_abs_update, config.learning_rate)
             new_params = optim.apply_updates(params, updates)
@@ -284,6 +293,17 @@ class Agent:
             logs["global_update_norm"] = optim.global_norm(updates)
             logs["meta_out"] = meta_out
         return LearnerState(new_params, opt_state, meta_state), logs
+
+    def _unroll(self, params: Params, rollout: Rollout, is_meta_training: bool) -> tuple[Outputs, Outputs]:
+        """Outputs of the network, and, if only they have the graph, those for the actions taken.
+
+        Disco's loss reads of its action model only what it says of the actions taken. Meta-gradients need the rest too.
+        """
+        unroll_taken = getattr(self.network, "unroll_taken", None)
+        if is_meta_training or unroll_taken is None or not isinstance(self.config.rule, DiscoConfig):
+            return self.network.unroll(params, rollout.observations), {}
+        every, taken = unroll_taken(params, rollout.observations, rollout.actions)
+        return every, taken
 
     def _check_state(self, state: LearnerState) -> None:
         """Raises ValueError or TypeError where a state is not of this agent; its numbers are not looked at."""

@@ -75,11 +75,16 @@ def model_transition(params: Params, root: LstmState) -> Tensor:
 
     Reference: disco_rl/networks/action_models.py::LSTMModel._model_transition_all_actions
     """
+    gates, rows = _gates_by_state_and_action(params, root)
+    gates = gates.unsqueeze(1) + rows  # [N, A, 4L]
+    return nets.lstm_gates(gates, root.cell.unsqueeze(1)).hidden
+
+
+def _gates_by_state_and_action(params: Params, root: LstmState) -> tuple[Tensor, Tensor]:
+    """What the root states [N, L] and each action add to the gates: [N, 4L] and [A, 4L]."""
     weight, bias = nets.weight_and_bias(params, "model/lstm")
     A = weight.shape[0] - root.hidden.shape[-1]
-    gates = torch.addmm(bias, root.hidden, weight[A:])  # [N, 4L]
-    gates = gates.unsqueeze(1) + weight[:A]  # [N, A, 4L]
-    return nets.lstm_gates(gates, root.cell.unsqueeze(1)).hidden
+    return torch.addmm(bias, root.hidden, weight[A:]), weight[:A]
 
 
 def action_model(params: Params, root: LstmState) -> Outputs:
@@ -88,6 +93,16 @@ def action_model(params: Params, root: LstmState) -> Outputs:
     Reference: disco_rl/networks/action_models.py::LSTMModel.model_step
     """
     transition = model_transition(params, root)
+    return {head: nets.mlp(params, f"model/{head}", transition) for head in MODEL_HEADS}
+
+
+def taken_model(params: Params, root: LstmState, actions: Tensor) -> Outputs:
+    """`action_model` for one action of each state: two of [N, L] and [N] to z [N, P], aux_pi [N, A] and q [N, K].
+
+    Reference: disco_rl/networks/action_models.py::LSTMModel.model_step
+    """
+    gates, rows = _gates_by_state_and_action(params, root)
+    transition = nets.lstm_gates(gates + rows.index_select(0, actions), root.cell).hidden
     return {head: nets.mlp(params, f"model/{head}", transition) for head in MODEL_HEADS}
 
 
@@ -167,3 +182,32 @@ def unroll(params: Params, observations: Observations) -> Outputs:
     Reference: disco_rl/networks/nets.py::MLPHeadNet.unroll
     """
     return step(params, observations, lead=2)
+
+
+def unroll_taken(params: Params, observations: Observations, actions: Tensor) -> tuple[Outputs, Outputs]:
+    """`unroll` for a loss that reads of the action model only what it says of the actions taken.
+
+    All actions' predictions are there, but no graph of them is kept: the actions taken are predicted once more, with
+    one. That costs a third of the model's forward pass (with 3 actions) and saves two thirds of its backward pass.
+
+    Args:
+        params: of an agent with an action model.
+        observations: [T+1, B, ...].
+        actions: [T+1, B].
+
+    Returns:
+        All outputs as of `unroll`, of which z, aux_pi and q carry no graph; and these three for the actions taken,
+        [T+1, B, width] each, with their graph.
+
+    Reference: disco_rl/networks/nets.py::MLPHeadNet.unroll
+    """
+    weight, _ = nets.weight_and_bias(params, "heads/logits")
+    lead = actions.shape
+    embedding = torso(params, flatten_observations(observations, 2, like=weight))
+    root = root_state(params, embedding)
+    with torch.no_grad():
+        every = action_model(params, root)
+    flat = {head: nets.linear(params, f"heads/{head}", embedding) for head in flat_heads(params)}
+    taken = taken_model(params, root, actions.reshape(-1).to(embedding.device, torch.long))
+    out, own = ({head: x.view(*lead, *x.shape[1:]) for head, x in outs.items()} for outs in ({**flat, **every}, taken))
+    return out, own

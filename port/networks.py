@@ -74,6 +74,10 @@ class MlpNetwork:
         """All heads for observations [T+1, B, ...]."""
         return agent_net.unroll(params, observations)
 
+    def unroll_taken(self, params: Params, observations: Observations, actions: Tensor) -> tuple[Outputs, Outputs]:
+        """All heads, and those of the action model for the actions taken, with a graph; as `agent_net.unroll_taken`."""
+        return agent_net.unroll_taken(params, observations, actions)
+
     def policy(self, params: Params) -> Callable[[Observations], Tensor]:
         """A function from observations [B, ...] to logits [B, A]."""
         return agent_net.policy(params)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 WINDOW = 32  # in which XLA sums on a CPU
+MANY = 2**18  # numbers whose mean is taken in steps
 
 
 def check_tensors(**values: object) -> None:
@@ -46,7 +47,12 @@ def widened(x: Tensor) -> Tensor:
 
 
 def mean(x: Tensor) -> Tensor:
-    """Mean over all elements, added up in double, so that a mean near 0 keeps its digits."""
+    """Mean over all elements, added up in double, so that a mean near 0 keeps its digits.
+
+    Of a large tensor, rows are added up in its own precision: their errors are many, and cancel.
+    """
+    if x.numel() > MANY and x.ndim > 1:
+        return (widened(x.sum(-1)).sum() / x.numel()).to(x.dtype)
     return widened(x).mean().to(x.dtype)
 
 
@@ -108,9 +114,14 @@ def from_two_hot(probs: Tensor, max_abs: float) -> Tensor:
     """
     num_bins = probs.shape[-1]
     check_bins(num_bins, max_abs)
+    return sum_in_windows(probs * bins(num_bins, max_abs, probs))
+
+
+def bins(num_bins: int, max_abs: float, like: Tensor) -> Tensor:
+    """K evenly spaced numbers in [-max_abs, max_abs]; the one in the middle is exactly 0."""
     last = num_bins - 1
-    steps = torch.arange(-last, num_bins, 2, dtype=probs.dtype, device=probs.device)
-    return sum_in_windows(probs * (steps * (max_abs / last)))  # the bin in the middle is exactly 0
+    steps = torch.arange(-last, num_bins, 2, dtype=like.dtype, device=like.device)
+    return steps * (max_abs / last)
 
 
 def sum_in_windows(x: Tensor) -> Tensor:
@@ -184,7 +195,9 @@ def expectation(values: Tensor, log_probs: Tensor) -> Tensor:
     Reference: distrax/_src/utils/math.py::mul_exp
     """
     probs = log_probs.exp()
-    return (torch.where(probs == 0, 0.0, values) * probs).sum(-1)
+    if not bool(probs.amin() > 0):  # rare, so that most often a pass over all of them is saved, and one backwards
+        values = torch.where(probs == 0, 0.0, values)
+    return (values * probs).sum(-1)
 
 
 def kl_from_log_probs(log_p: Tensor, log_q: Tensor) -> Tensor:

@@ -26,12 +26,21 @@ def values_from_logits(
     Reference: disco_rl/value_fns/value_utils.py::get_values_from_net_outs
     """
     if categorical:
-        values = ops.from_two_hot(net_out.softmax(-1), _bound(max_abs_value))
+        values = _mean_of_bins(net_out, _bound(max_abs_value))
     elif net_out.shape[-1] == 1:
         values = net_out.squeeze(-1)
     else:
         raise ValueError(f"A value head of {net_out.shape[-1]} outputs is no scalar; pass categorical=True.")
     return ops.signed_parabolic(values) if nonlinear else values
+
+
+def _mean_of_bins(logits: Tensor, max_abs: float) -> Tensor:
+    """Mean of the distribution over bins: [..., K] to [...]; where no graph is kept, in the memory of the softmax."""
+    probs = logits.softmax(-1)
+    if probs.requires_grad:
+        return ops.from_two_hot(probs, max_abs)
+    ops.check_bins(logits.shape[-1], max_abs)
+    return ops.sum_in_windows(probs.mul_(ops.bins(logits.shape[-1], max_abs, probs)))
 
 
 def _bound(max_abs_value: float | None) -> float:

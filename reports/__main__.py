@@ -16,9 +16,9 @@ from pathlib import Path
 
 from parity.implementation import CannotRun, load
 from parity.store import FixtureError, write_atomically
-from reports import audit, bugs, catch_curves, lockstep, page, parity
+from reports import audit, bugs, catch_curves, lockstep, page, parity, speed
 
-SECTIONS = (parity.section, lockstep.section, catch_curves.section, bugs.section, audit.section)
+SECTIONS = (parity.section, lockstep.section, catch_curves.section, bugs.section, audit.section, speed.section)
 
 
 def made(make: Callable[[str, Path], page.Section], implementation_name: str, out: Path) -> page.Section:

@@ -1,0 +1,104 @@
+"""Where the time of the port's learner step goes: its functions are timed from outside while it runs."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+from unittest import mock
+
+import torch
+
+from port import agent as agent_module
+from port import meta_net, optim, values
+from port.agent import Agent
+
+REST = "checks and the rest"
+ORDER = (
+    "online forward",
+    "target forward",
+    "values",
+    "meta-network",
+    "target averaging",
+    "loss",
+    "backward of the loss",
+    "backward of the network",
+    "optimiser",
+    "norms for the logs",
+    REST,
+)
+PARTS: tuple[tuple[Any, str, str], ...] = (
+    (values, "value_outs", "values"),
+    (meta_net, "meta_net", "meta-network"),
+    (optim, "target_average", "target averaging"),
+    (Agent, "loss", "loss"),
+    (optim, "adam_sg", "optimiser"),
+    (optim, "clip_and_scale", "optimiser"),
+    (optim, "apply_updates", "optimiser"),
+    (optim, "global_norm", "norms for the logs"),
+)
+
+
+class Stopwatch:
+    """Adds up the seconds of each stage."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter):
+        """Takes a clock."""
+        self.clock = clock
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    def timed(self, function: Callable[..., Any], stage: Callable[..., str]) -> Callable[..., Any]:
+        """The same function, whose time is added to the stage that its arguments tell."""
+
+        def run(*arguments: Any, **named: Any) -> Any:
+            name, started = stage(*arguments), self.clock()
+            try:
+                return function(*arguments, **named)
+            finally:
+                self.seconds[name] += self.clock() - started
+
+        return run
+
+    def network(self, inner: Any) -> TimedNetwork:
+        """A network whose forward passes are timed: with a graph the online one, without it the target's."""
+        return TimedNetwork(inner, self)
+
+    def step(self, work: Callable[[], object]) -> dict[str, float]:
+        """Does a learner step; seconds by stage."""
+        self.seconds.clear()
+        with ExitStack() as patches:
+            for owner, name, stage in PARTS:
+                watched = self.timed(getattr(owner, name), lambda *_, stage=stage: stage)
+                patches.enter_context(mock.patch.object(owner, name, watched))
+            grad = self.timed(torch.autograd.grad, _backward_stage)
+            patches.enter_context(mock.patch.object(agent_module.torch.autograd, "grad", grad))
+            started = self.clock()
+            work()
+            total = self.clock() - started
+        found = {name: self.seconds[name] for name in ORDER if name != REST}
+        return {**found, REST: total - sum(found.values())}
+
+
+def _backward_stage(outputs: Any, *_: Any) -> str:
+    """The loss is one tensor, the network's outputs are several."""
+    return "backward of the loss" if isinstance(outputs, torch.Tensor) else "backward of the network"
+
+
+class TimedNetwork:
+    """A network that is watched."""
+
+    def __init__(self, inner: Any, watch: Stopwatch):
+        """Takes the network."""
+        self._inner = inner
+        self.unroll = watch.timed(inner.unroll, _forward_stage)
+        if hasattr(inner, "unroll_taken"):
+            self.unroll_taken = watch.timed(inner.unroll_taken, _forward_stage)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def _forward_stage(*_: Any) -> str:
+    return "online forward" if torch.is_grad_enabled() else "target forward"
