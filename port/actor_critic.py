@@ -10,6 +10,7 @@ from torch import Tensor
 
 from port import moving_average, ops, update_rule, values, vtrace
 from port.config import ActorCriticConfig, ActorCriticHyperParams
+from port.distributed import Averaging
 from port.types import ActorCriticState, Heads, Logs, MetaOut, Params, RuleInputs
 
 
@@ -22,6 +23,7 @@ class ActorCritic(update_rule.WithoutMetaNet):
 
     hyper: ActorCriticHyperParams
     rule: ActorCriticConfig
+    averaging: Averaging | None = None
 
     def heads(self, num_actions: int) -> Heads:
         """A policy, and a value as logits over bins or as a scalar; nothing per action.
@@ -76,6 +78,7 @@ class ActorCritic(update_rule.WithoutMetaNet):
             self.rule.moving_average_eps,
             self.rule.categorical_value,
             self.rule.nonlinear_value_transform,
+            averaging=self.averaging,
         )
         meta_out = {
             "raw_advs": outs.adv,

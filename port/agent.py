@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from port import agent_net, names, ops, optim, rules
+from port import agent_net, distributed, names, ops, optim, rules
 from port.config import AgentConfig, DiscoConfig, is_size
+from port.distributed import Averaging
 from port.names import ObsSpec
 from port.networks import MlpNetwork, Network
 from port.types import (
@@ -117,7 +118,12 @@ class Agent:
     """
 
     def __init__(
-        self, config: AgentConfig, obs_spec: ObsSpec, num_actions: int, network: Network | None = None
+        self,
+        config: AgentConfig,
+        obs_spec: ObsSpec,
+        num_actions: int,
+        network: Network | None = None,
+        averaging: Averaging | None = None,
     ) -> None:
         """Makes an agent for an environment.
 
@@ -126,6 +132,7 @@ class Agent:
             obs_spec: shape of one observation, or a dict of shapes.
             num_actions: A.
             network: of the agent; that of `config.net` if left out. `networks.ModuleNetwork` makes one of a module.
+            averaging: over ranks, where several learn together, each from rollouts of its own.
         """
         if num_actions < 1:
             raise ValueError(f"An agent needs at least one action; got {num_actions}.")
@@ -133,7 +140,8 @@ class Agent:
             raise ValueError(f"An agent needs observations and actions; got {obs_spec} and {num_actions}.")
         self.config, self.obs_spec, self.num_actions = config, obs_spec, num_actions
         self.network = network or MlpNetwork(config, obs_spec, num_actions)
-        self.rule = rules.make(config, self.network.unroll)
+        self.averaging = averaging
+        self.rule = rules.make(config, self.network.unroll, averaging)
         self.shapes = self.network.shapes
 
     def initial_learner_state(self, generator: torch.Generator, dtype: torch.dtype) -> LearnerState:
@@ -286,6 +294,7 @@ class Agent:
             inputs = rule_inputs(rollout, seen, value_out)
             meta_out, meta_state = self.rule.unroll_meta_net(meta_params or {}, params, state.meta_state, inputs)
             grads, logs = self.loss_and_grads(params, rollout, meta_out, is_meta_training, agent_out, taken)
+            grads = distributed.averaged_params(self.averaging, grads)
             directions, opt_state = optim.adam_sg(grads, state.opt_state)
             updates = optim.clip_and_scale(directions, config.max_abs_update, config.learning_rate)
             new_params = optim.apply_updates(params, updates)

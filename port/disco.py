@@ -12,6 +12,7 @@ from torch import Tensor
 
 from port import agent_net, meta_net, moving_average, names, ops, optim, update_rule, values
 from port.config import DiscoConfig, HyperParams, MetaNetConfig
+from port.distributed import Averaging
 from port.types import Heads, Logs, LstmState, MetaOut, MetaState, Observations, Outputs, Params, RuleInputs
 
 ALL_HEADS = (*agent_net.FLAT_HEADS, *agent_net.MODEL_HEADS)
@@ -49,6 +50,7 @@ def unroll_meta_net(
     rule: DiscoConfig,
     meta_config: MetaNetConfig,
     unroll_policy: UnrollFn = agent_net.unroll,
+    averaging: Averaging | None = None,
 ) -> tuple[MetaOut, MetaState]:
     """Runs the target network, the value estimates and the meta-network over a rollout.
 
@@ -61,6 +63,7 @@ def unroll_meta_net(
         rule: value estimation.
         meta_config: of the meta-network.
         unroll_policy: the agent's network, from parameters and observations to outputs.
+        averaging: over ranks, of the moments and of what the meta-RNN sees.
 
     Returns:
         Targets pi [T, B, A], y and z [T, B, P], meta_input_emb [T, B, 1], the value estimates that the loss and the
@@ -85,6 +88,7 @@ def unroll_meta_net(
         rule.max_abs_value,
         rule.moving_average_decay,
         rule.moving_average_eps,
+        averaging=averaging,
     )
     extra = {
         "v_scalar": outs.value,
@@ -96,7 +100,7 @@ def unroll_meta_net(
         "target_out": target_out,
     }
     seen = replace(inputs, extra_from_rule=extra)
-    net_out, rnn_state = meta_net.meta_net(meta_params, seen, meta_state.rnn_state, meta_config.inputs)
+    net_out, rnn_state = meta_net.meta_net(meta_params, seen, meta_state.rnn_state, meta_config.inputs, averaging)
     meta_out: MetaOut = {**net_out, **{name: getattr(outs, name) for name in _VALUE_FIELDS}, "target_out": target_out}
     target_params = optim.target_average(meta_state.target_params, params, hyper.target_params_coeff)
     return meta_out, MetaState(rnn_state, adv_ema, td_ema, target_params)
@@ -196,6 +200,7 @@ class Disco:
     rule: DiscoConfig
     meta_net: MetaNetConfig
     unroll_policy: UnrollFn = agent_net.unroll  # the agent's network, which the target network is too
+    averaging: Averaging | None = None
 
     def heads(self, num_actions: int) -> Heads:
         """Policy and y per state; z, the policy one step ahead and action values per action.
@@ -227,9 +232,8 @@ class Disco:
         self, meta_params: Params, params: Params, meta_state: MetaState, inputs: RuleInputs
     ) -> tuple[MetaOut, MetaState]:
         """As `unroll_meta_net` above."""
-        return unroll_meta_net(
-            meta_params, params, meta_state, inputs, self.hyper, self.rule, self.meta_net, self.unroll_policy
-        )
+        settings = (self.hyper, self.rule, self.meta_net, self.unroll_policy, self.averaging)
+        return unroll_meta_net(meta_params, params, meta_state, inputs, *settings)
 
     def agent_loss(self, inputs: RuleInputs, meta_out: Mapping[str, Any], backprop: bool) -> tuple[Tensor, Logs]:
         """As `agent_loss` above."""

@@ -17,6 +17,7 @@ from port.meta_gradient import (
     check_rollouts,
     inner_step,
     leaves,
+    over_ranks,
     validation_loss,
 )
 from port.types import Params, Rollout
@@ -47,7 +48,7 @@ def checkpointed_meta_gradient(
         metrics.append(logs)
     end = _with_leaves(given[-1])
     with torch.enable_grad():
-        pg_loss, reg_loss, meta_log = validation_loss(end, valid_rollout, value_config, outer)
+        pg_loss, reg_loss, meta_log = validation_loss(end, valid_rollout, value_config, outer, agent.averaging)
         carried = _pull([pg_loss + reg_loss], [None], end.learner)
     total = {name: torch.zeros_like(p) for name, p in meta_params.items()}
     for before, rollout in zip(given[-2::-1], reversed(train_rollouts), strict=True):
@@ -62,7 +63,7 @@ def checkpointed_meta_gradient(
     pg_loss, reg_loss = pg_loss.detach(), reg_loss.detach() + torch.stack(reg_losses).mean()
     meta_log |= {"meta_loss": pg_loss + reg_loss, "pg_loss": pg_loss, "reg_loss": reg_loss}
     stacked = {name: torch.stack([logs[name] for logs in metrics]) for name in metrics[0]}
-    return MetaGradient(total, given[-1], stacked, meta_log)
+    return over_ranks(agent.averaging, MetaGradient(total, given[-1], stacked, meta_log))
 
 
 def _with_leaves(state: LearningState) -> LearningState:

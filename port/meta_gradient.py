@@ -36,10 +36,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from port import agent_net, nets, ops, optim, trees, value_fn
+from port import agent_net, distributed, nets, ops, optim, trees, value_fn
 from port.agent import Agent, check_policy, check_rollout
 from port.config import check_numbers
 from port.disco import Disco
+from port.distributed import Averaging
 from port.types import AdamState, LearnerState, Logs, Outputs, Params, Rollout
 from port.value_fn import ValueFnConfig, ValueState
 
@@ -139,13 +140,17 @@ def inner_step(
     learner, logs = agent.learner_step(rollout, state.learner, meta_params, is_meta_training=True)
     with torch.no_grad():
         logits = agent_net.policy_logits(state.learner.params, rollout.observations, lead=2)
-    value, _, _ = value_fn.update(state.value, rollout, logits, value_config)
+    value, _, _ = value_fn.update(state.value, rollout, logits, value_config, averaging=agent.averaging)
     regulariser = target_regulariser(logs.pop("meta_out"), outer)
     return LearningState(learner, value), regulariser, {name: x.detach() for name, x in logs.items()}
 
 
 def validation_loss(
-    state: LearningState, rollout: Rollout, value_config: ValueFnConfig, outer: OuterLossConfig
+    state: LearningState,
+    rollout: Rollout,
+    value_config: ValueFnConfig,
+    outer: OuterLossConfig,
+    averaging: Averaging | None = None,
 ) -> tuple[Tensor, Tensor, Logs]:
     """How well the updated agent does on the validation rollout.
 
@@ -154,6 +159,7 @@ def validation_loss(
         rollout: T+1 steps.
         value_config: of the value function.
         outer: weights of the regularisers.
+        averaging: over ranks, of the moments that advantages are normalised by.
 
     Returns:
         The policy-gradient loss and the regulariser, scalars, and logs.
@@ -162,7 +168,7 @@ def validation_loss(
     actions = rollout.actions[:-1]
     logits = out["logits"][:-1]
     with torch.no_grad():
-        outs, _, _, _ = value_fn.estimates(state.value, rollout, out["logits"], value_config)
+        outs, _, _, _ = value_fn.estimates(state.value, rollout, out["logits"], value_config, averaging)
     pg_loss = ops.policy_gradient_loss(logits, actions, outs.normalized_adv).mean()
     entropy = ops.categorical_entropy(logits).mean()
     y_entropy = ops.categorical_entropy(out["y"]).mean()
@@ -209,7 +215,7 @@ def outer_loss(
         state, regulariser, logs = inner_step(agent, value_config, outer, meta_params, state, rollout)
         regularisers.append(regulariser)
         metrics.append(logs)
-    pg_loss, reg_loss, meta_log = validation_loss(state, valid_rollout, value_config, outer)
+    pg_loss, reg_loss, meta_log = validation_loss(state, valid_rollout, value_config, outer, agent.averaging)
     reg_loss = reg_loss + torch.stack(regularisers).mean()
     meta_loss = pg_loss + reg_loss
     meta_log |= {"meta_loss": meta_loss.detach(), "pg_loss": pg_loss.detach(), "reg_loss": reg_loss.detach()}
@@ -229,7 +235,8 @@ def meta_gradient(
     """Gradient of the outer loss of one agent for every meta-parameter; arguments as of `outer_loss`.
 
     Returns:
-        The gradient, the state after the inner updates (without a graph), and logs.
+        The gradient, the state after the inner updates (without a graph), and logs; gradient and logs averaged over
+        ranks, where there are several.
 
     Notebook: colabs/meta_train.ipynb::calculate_meta_gradient
     """
@@ -239,7 +246,20 @@ def meta_gradient(
         result = outer_loss(agent, value_config, outer, tracked, state, train_rollouts, valid_rollout)
         grads = torch.autograd.grad(result.loss, list(tracked.values()), allow_unused=True, materialize_grads=True)
     grads_by_name = dict(zip(tracked, grads, strict=True))
-    return MetaGradient(grads_by_name, trees.detached(result.state), result.metrics, result.meta_log)
+    found = MetaGradient(grads_by_name, trees.detached(result.state), result.metrics, result.meta_log)
+    return over_ranks(agent.averaging, found)
+
+
+def over_ranks(averaging: Averaging | None, found: MetaGradient) -> MetaGradient:
+    """Means over ranks of an agent's meta-gradient and logs; the states are the same on every rank as they are.
+
+    Notebook: colabs/meta_train.ipynb::calculate_meta_gradient
+    """
+    if averaging is None:
+        return found
+    parts = {"grads": found.grads, "metrics": found.metrics, "meta_log": found.meta_log}
+    flat = distributed.averaged_params(averaging, trees.flatten(parts))
+    return found._replace(**trees.unflatten(parts, flat))
 
 
 def meta_gradient_along(

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from port import nets, transforms
+from port import distributed, nets, transforms
+from port.distributed import Averaging
 from port.input_option import NETS, InputOption, TransformConfig
 from port.types import LstmState, Outputs, Params, RuleInputs
 
@@ -141,8 +142,15 @@ def heads(params: Params, x: Tensor, policy_embedding: Tensor) -> Outputs:
     }
 
 
-def meta_rnn(params: Params, features: Features, option: InputOption, outs: Outputs, state: LstmState) -> LstmState:
-    """One step of the RNN that runs over the agent's life, on the average over the rollout.
+def meta_rnn(
+    params: Params,
+    features: Features,
+    option: InputOption,
+    outs: Outputs,
+    state: LstmState,
+    averaging: Averaging | None = None,
+) -> LstmState:
+    """One step of the RNN that runs over the agent's life, on the average over the rollout and over all ranks.
 
     Args:
         params: meta-parameters.
@@ -150,6 +158,7 @@ def meta_rnn(params: Params, features: Features, option: InputOption, outs: Outp
         option: which features.
         outs: of the meta-network: y [T, B, P] and meta_input_emb [T, B, 1] are read.
         state: two of [M].
+        averaging: over ranks.
 
     Returns:
         The new state.
@@ -160,10 +169,17 @@ def meta_rnn(params: Params, features: Features, option: InputOption, outs: Outp
     predicted = nets.mlp(params, "meta_rnn/y_net", outs["y"].softmax(-1))
     xs = torch.cat((xs, outs["meta_input_emb"], predicted), dim=-1)
     embedded = nets.mlp(params, "meta_rnn/embed", xs)  # [T, B, E]
-    return nets.lstm_step(params, "meta_rnn/lstm", embedded.mean((0, 1)), state)
+    (seen,) = distributed.averaged(averaging, embedded.mean((0, 1)))  # [E]
+    return nets.lstm_step(params, "meta_rnn/lstm", seen, state)
 
 
-def meta_net(params: Params, inputs: RuleInputs, state: LstmState, option: InputOption) -> tuple[Outputs, LstmState]:
+def meta_net(
+    params: Params,
+    inputs: RuleInputs,
+    state: LstmState,
+    option: InputOption,
+    averaging: Averaging | None = None,
+) -> tuple[Outputs, LstmState]:
     """The whole meta-network.
 
     Args:
@@ -171,6 +187,7 @@ def meta_net(params: Params, inputs: RuleInputs, state: LstmState, option: Input
         inputs: of the rule, with `extra_from_rule` filled in.
         state: of the meta-RNN, two of [M].
         option: which features it reads.
+        averaging: over ranks, of what the meta-RNN sees.
 
     Returns:
         Outputs as of `heads`, and the new state of the meta-RNN.
@@ -181,4 +198,4 @@ def meta_net(params: Params, inputs: RuleInputs, state: LstmState, option: Input
     xs, policy_embedding = build_inputs(features, option, params)
     x = gate(params, trajectory_rnn(params, xs, inputs.is_terminal), state)
     outs = heads(params, x, policy_embedding)
-    return outs, meta_rnn(params, features, option, outs, state)
+    return outs, meta_rnn(params, features, option, outs, state, averaging)

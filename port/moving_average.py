@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from port import ops
+from port import distributed, ops
+from port.distributed import Averaging
 from port.types import EmaState
 
 
@@ -17,8 +18,8 @@ def init(like: Tensor) -> EmaState:
     return EmaState(like.new_zeros(()), like.new_zeros(()), like.new_ones(()))
 
 
-def update(state: EmaState, values: Tensor, decay: float) -> EmaState:
-    """Moves both moments towards those of `values` [...], taken over all axes.
+def update(state: EmaState, values: Tensor, decay: float, averaging: Averaging | None = None) -> EmaState:
+    """Moves both moments towards those of `values` [...], taken over all axes and over all ranks.
 
     Reference: disco_rl/utils.py::MovingAverage.update_state
     """
@@ -26,9 +27,10 @@ def update(state: EmaState, values: Tensor, decay: float) -> EmaState:
     def toward(moment: Tensor, target: Tensor) -> Tensor:
         return decay * moment + (1.0 - decay) * target
 
+    first, second = distributed.averaged(averaging, ops.mean(values), ops.mean(values.square()))
     return EmaState(
-        toward(state.moment1, ops.mean(values)),
-        toward(state.moment2, ops.mean(values.square())),
+        toward(state.moment1, first),
+        toward(state.moment2, second),
         state.decay_product * decay,
     )
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from port import ops
+from port import distributed, ops
+from port.distributed import Averaging
 
 NORMALIZE_DECAY = 0.99
 CLIP_BOUND = 2.0
@@ -143,9 +144,14 @@ def update_average(state: DebiasedAverage, value: Tensor, decay: float) -> Debia
 
 
 def normalize(
-    x: Tensor, state: NormalizeState, decay: float = NORMALIZE_DECAY, eps: float = 1e-6, root_eps: float = 1e-12
+    x: Tensor,
+    state: NormalizeState,
+    decay: float = NORMALIZE_DECAY,
+    eps: float = 1e-6,
+    root_eps: float = 1e-12,
+    averaging: Averaging | None = None,
 ) -> tuple[Tensor, NormalizeState]:
-    """Normalises [T, B, ...] by moving moments over time and batch, each feature on its own.
+    """Normalises [T, B, ...] by moving moments over time, batch and ranks, each feature on its own.
 
     Returns:
         The normalised tensor and the new state; the moments include this input.
@@ -157,8 +163,10 @@ def normalize(
     if state.m1.hidden.shape[2:] != x.shape[2:]:
         kept, got = tuple(state.m1.hidden.shape[2:]), tuple(x.shape[2:])
         raise ValueError(f"The state of normalize is for features of {kept}; got features of {got}.")
-    m1 = update_average(state.m1, x.mean((0, 1), keepdim=True), decay)
-    m2 = update_average(state.m2, x.square().mean((0, 1), keepdim=True), decay)
+    moments = x.mean((0, 1), keepdim=True), x.square().mean((0, 1), keepdim=True)
+    mean, mean_of_squares = distributed.averaged(averaging, *moments)
+    m1 = update_average(state.m1, mean, decay)
+    m2 = update_average(state.m2, mean_of_squares, decay)
     variance = m2.average - m1.average.square()
     variance = torch.maximum(variance, torch.zeros_like(variance))
     return (x - m1.average) / ((variance + root_eps).sqrt() + eps), NormalizeState(m1, m2)

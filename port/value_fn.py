@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from port import agent_net, init, moving_average, names, nets, ops, optim, trees, values, vtrace
+from port import agent_net, distributed, init, moving_average, names, nets, ops, optim, trees, values, vtrace
 from port.config import (
     check_decays,
     check_deviations,
@@ -21,6 +21,7 @@ from port.config import (
     check_positive,
     check_widths,
 )
+from port.distributed import Averaging
 from port.names import ObsSpec
 from port.types import AdamState, EmaState, Logs, Observations, Params, Rollout, ValueOuts
 
@@ -91,7 +92,11 @@ def net(params: Params, observations: Observations) -> Tensor:
 
 
 def estimates(
-    state: ValueState, rollout: Rollout, target_logits: Tensor, config: ValueFnConfig
+    state: ValueState,
+    rollout: Rollout,
+    target_logits: Tensor,
+    config: ValueFnConfig,
+    averaging: Averaging | None = None,
 ) -> tuple[ValueOuts, Tensor, EmaState, EmaState]:
     """Values, targets and advantages of a rollout of T+1 steps.
 
@@ -100,6 +105,7 @@ def estimates(
         rollout: what an actor recorded.
         target_logits: [T+1, B, A], of the policy whose value is wanted.
         config: of the value function.
+        averaging: over ranks, of the moments.
 
     Returns:
         The estimates, the network's output [T+1, B, 1], and the two new moving averages.
@@ -122,12 +128,18 @@ def estimates(
         eps=config.ema_eps,
         nonlinear=True,
         drop_last=True,
+        averaging=averaging,
     )
     return outs, net_out, adv_ema, td_ema
 
 
 def update(
-    state: ValueState, rollout: Rollout, target_logits: Tensor, config: ValueFnConfig, keep_graph: bool = False
+    state: ValueState,
+    rollout: Rollout,
+    target_logits: Tensor,
+    config: ValueFnConfig,
+    keep_graph: bool = False,
+    averaging: Averaging | None = None,
 ) -> tuple[ValueState, ValueOuts, Logs]:
     """Moves the value function towards its V-trace targets.
 
@@ -141,6 +153,7 @@ def update(
             carry no gradient.
         config: of the value function.
         keep_graph: whether the new state can be differentiated for the old one.
+        averaging: over ranks, of the moments and of the gradients.
 
     Returns:
         The new state, the estimates before the update, and logs.
@@ -149,12 +162,14 @@ def update(
     """
     params = {k: p if keep_graph and p.requires_grad else p.detach().requires_grad_() for k, p in state.params.items()}
     with torch.enable_grad():
-        outs, net_out, adv_ema, td_ema = estimates(state._replace(params=params), rollout, target_logits, config)
+        tracked = state._replace(params=params)
+        outs, net_out, adv_ema, td_ema = estimates(tracked, rollout, target_logits, config, averaging)
         losses = values.value_loss_from_td(net_out[:-1], outs.normalized_td)
         loss = ops.mean(config.outer_value_cost * losses)
         slopes = torch.autograd.grad(loss, list(params.values()), create_graph=keep_graph)
     with torch.set_grad_enabled(keep_graph):
-        directions, opt_state = optim.adam_sg(dict(zip(params, slopes, strict=True)), state.opt_state)
+        grads = distributed.averaged_params(averaging, dict(zip(params, slopes, strict=True)))
+        directions, opt_state = optim.adam_sg(grads, state.opt_state)
         updates = optim.clip_and_scale(directions, config.max_abs_update, config.learning_rate)
         new = ValueState(optim.apply_updates(params, updates), opt_state, adv_ema, td_ema)
     logs = {"value_loss": loss, "value_td": outs.td, "value_normalized_td": outs.normalized_td}

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from port import moving_average, ops
+from port.distributed import Averaging
 from port.types import EmaState, ValueOuts
 
 
@@ -181,6 +182,7 @@ def value_outs(
     eps: float = 1e-6,
     categorical: bool = True,
     nonlinear: bool = True,
+    averaging: Averaging | None = None,
 ) -> tuple[ValueOuts, EmaState, EmaState]:
     """Value estimates in the Q form, with advantages and errors normalised by moving averages.
 
@@ -203,6 +205,7 @@ def value_outs(
         eps: of both normalisations.
         categorical: as in `values_from_logits`.
         nonlinear: as in `values_from_logits`.
+        averaging: over ranks, of the moments.
 
     Returns:
         The estimates and the two new averages.
@@ -217,8 +220,8 @@ def value_outs(
     outs = estimate_q_values(
         rewards, taken, continues, rho, values, target_values, q_values, target_q, discount, lambda_
     )
-    adv_ema = moving_average.update(adv_ema, outs.adv, decay)
-    td_ema = moving_average.update(td_ema, outs.q_td, decay)
+    adv_ema = moving_average.update(adv_ema, outs.adv, decay, averaging)
+    td_ema = moving_average.update(td_ema, outs.q_td, decay, averaging)
     outs = outs._replace(
         normalized_adv=moving_average.normalize(outs.adv, adv_ema, eps),
         normalized_qv_adv=moving_average.normalize(outs.qv_adv, adv_ema, eps),

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from port import moving_average, ops, values
+from port.distributed import Averaging
 from port.types import EmaState, ValueOuts
 
 
@@ -121,6 +122,7 @@ def value_outs(
     nonlinear: bool = False,
     drop_last: bool = False,
     target_value_net_out: Tensor | None = None,
+    averaging: Averaging | None = None,
 ) -> tuple[ValueOuts, EmaState, EmaState]:
     """Value estimates in the V form, with advantages and errors normalised by moving averages.
 
@@ -146,6 +148,7 @@ def value_outs(
         nonlinear: as in `values.values_from_logits`.
         drop_last: whether the last reward and continuation are left out.
         target_value_net_out: like `value_net_out`, to bootstrap from; the online one if left out.
+        averaging: over ranks, of the moments.
 
     Returns:
         The estimates and the two new averages.
@@ -163,8 +166,8 @@ def value_outs(
     own, target_values = (values.values_from_logits(x, *options) for x in (value_net_out, target_net_out))
     rho = ops.importance_weights(pi_logits[:-1], mu_logits[:-1], actions[:-1])
     outs = estimate_values(rewards, continues.to(rho.dtype), rho, own, target_values, discount, lambda_)
-    adv_ema = moving_average.update(adv_ema, outs.adv, decay)
-    td_ema = moving_average.update(td_ema, outs.td, decay)
+    adv_ema = moving_average.update(adv_ema, outs.adv, decay, averaging)
+    td_ema = moving_average.update(td_ema, outs.td, decay, averaging)
     outs = outs._replace(
         normalized_adv=moving_average.normalize(outs.adv, adv_ema, eps),
         # There is no such advantage here; the original normalises its zeros all the same.

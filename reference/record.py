@@ -21,6 +21,7 @@ from parity.layers.spec import from_notebooks
 from parity.store import FIXTURES, FORMAT, FixtureError, Store, canonical, file_name, manifest_bytes, write_atomically
 from reference import identity, weights
 from reference.execution import FLAGS
+from reference.mapped import flags_of
 from reference.record_worker import entries_name
 
 HERE = Path(__file__).resolve().parent
@@ -28,6 +29,7 @@ EXAMPLE = "example: python -m reference record values/retrace values/outs"
 NUMERIC = ("jax", "jaxlib", "dm-haiku", "rlax", "distrax", "optax", "chex", "numpy", "safetensors", "tfp-nightly")
 RULES = {
     "inputs": "parity/layers/draw.py: PCG64 seeded by sha256 of 'layer/case', exact in float32",
+    "devices": "layers with flags of their own ran under jax.pmap, on as many host devices as the flags say",
     "made_from_seed": "inputs of cases with stored = false are made again by that rule and checked by digest",
     "meta_params": "'seeded' weights follow the same rule; 'disco103' names the published file by its sha256",
     "sketch": "float arrays of more than 2,048 elements are kept as 256 sums with random signs (parity/store.py)",
@@ -106,12 +108,20 @@ def _work_folder(root: Path) -> Path:
 
 
 def _record_twice(names: list[str], folder: Path) -> dict[str, Any]:
+    """Records all layers, those of the same flags together; returns the entries if both recordings are the same."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(canonical(flags_of(name)), []).append(name)
+    return {name: entry for group in groups.values() for name, entry in _record_group_twice(group, folder).items()}
+
+
+def _record_group_twice(names: list[str], folder: Path) -> dict[str, Any]:
     """Runs two processes side by side; returns the entries if both made the same bytes."""
     workers = []
     for part in ("a", "b"):
         command = [sys.executable, "-m", "reference.record_worker", "--out", str(folder / part), *names]
         output = None if part == "a" else subprocess.DEVNULL
-        workers.append(subprocess.Popen(command, env={**os.environ, **FLAGS}, stdout=output))
+        workers.append(subprocess.Popen(command, env={**os.environ, **flags_of(names[0])}, stdout=output))
     started = time.perf_counter()
     try:
         codes = [worker.wait() for worker in workers]
@@ -205,7 +215,8 @@ def _write(root: Path, folder: Path, recorded: dict[str, Any], partial: bool) ->
     for name, cases in recorded.items():
         content = (folder / file_name(name)).read_bytes()
         write_atomically(root / "golden" / file_name(name), content)
-        layers[name] = {"sha256": hashlib.sha256(content).hexdigest(), "cases": cases}
+        own = {} if flags_of(name) == FLAGS else {"flags": flags_of(name)}
+        layers[name] = {"sha256": hashlib.sha256(content).hexdigest(), "cases": cases, **own}
     order = [name for name in REGISTRY if name in layers]
     write_atomically(root / "manifest.json", manifest_bytes({**found, "order": order, "layers": layers}))
     _remove_stale(root / "golden", {file_name(name) for name in layers})

@@ -2,9 +2,9 @@
 
 # ruff: noqa: I001
 from parity.layers import elementary, networks, values, vtrace, metanet, learning, rules
-from parity.layers import environments, metatraining
+from parity.layers import environments, metatraining, distributed
 from parity.layers.spec import REGISTRY, Arrays, Case, Layer, Settings, Spec
 
 __all__ = ["REGISTRY", "Arrays", "Case", "Layer", "Settings", "Spec"]
 
-del elementary, networks, values, vtrace, metanet, learning, rules, environments, metatraining
+del elementary, networks, values, vtrace, metanet, learning, rules, environments, metatraining, distributed

@@ -126,6 +126,7 @@ class Layer:
             last place 500 times), its error at one input, and a unit beside it, is luck.
         notebook: the original's notebook that defines this layer, if it is none of its package's: goldens then come
             from the package's functions in the notebook's order, put together in `reference/original/`.
+        is_live: whether it is also compared live; not where the reference compiles for too long, and its parts are.
     """
 
     name: str
@@ -139,6 +140,7 @@ class Layer:
     tolerance64: float = 1e-12
     spread32: float = 0.0
     notebook: str = ""
+    is_live: bool = True
 
     def tolerance_of(self, case: str) -> float:
         """Share of an output's scale that it may differ by in float64, in a case."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from port.adapter import curves, elementary, environments, learning, metatraining, networks, rules
+from port.adapter import curves, distributed, elementary, environments, learning, metatraining, networks, rules
 from port.adapter.inputs import LAYERS, Settings, Tensors
 
 Arrays = dict[str, np.ndarray]
@@ -21,6 +21,7 @@ __all__ = [
     "Port",
     "TorchImplementation",
     "curves",
+    "distributed",
     "elementary",
     "environments",
     "implementation",

@@ -27,7 +27,8 @@ def _normalize(x: Tensors, s: Settings) -> Tensors:
         hidden = x[f"state/{name}/hidden"]
         return transforms.DebiasedAverage(hidden, torch.zeros_like(hidden), x[f"state/{name}/counter"])
 
-    out, state = transforms.normalize(x["x"], transforms.NormalizeState(average("m1"), average("m2")))
+    given = transforms.NormalizeState(average("m1"), average("m2"))
+    out, state = transforms.normalize(x["x"], given, averaging=s.get("averaging"))
     new = {"m1": state.m1, "m2": state.m2}
     return {
         "out": out,
@@ -46,7 +47,7 @@ LAYERS |= {
     "ops/entropy": lambda x, s: {"out": ops.categorical_entropy(x["p_logits"])},
     "ops/importance_weight": lambda x, s: {"rho": ops.importance_weights(x["pi_logits"], x["mu_logits"], x["actions"])},
     "moving_average/update": lambda x, s: flat_ema(
-        "state", moving_average.update(ema("state", x), x["values"], s["decay"])
+        "state", moving_average.update(ema("state", x), x["values"], s["decay"], s.get("averaging"))
     ),
     "moving_average/normalize": lambda x, s: {
         "out": moving_average.normalize(x["values"], ema("state", x), s["eps"], subtract_mean=s["subtract_mean"])

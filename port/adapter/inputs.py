@@ -86,7 +86,7 @@ def agent(s: Settings) -> Agent:
     speeds = {name: s[name] for name in ("learning_rate", "max_abs_update") if name in s}
     meta = meta_config(s) if "H" in s else MetaNetConfig(prediction_size=s["P"])
     config = AgentConfig(**speeds, hyper=hyper_params(s), rule=rule_config(s), meta_net=meta, net=net_config(s))
-    return Agent(config, obs_spec=tuple(s["obs"]), num_actions=s["A"])
+    return Agent(config, obs_spec=tuple(s["obs"]), num_actions=s["A"], averaging=s.get("averaging"))
 
 
 def to_ours(prefix: str, x: Tensors, table: Mapping[str, str]) -> Params:

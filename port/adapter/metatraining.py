@@ -80,7 +80,8 @@ def flat_value_state(state: value_fn.ValueState, s: Settings) -> Tensors:
 
 @layer("meta_train/value_fn")
 def _value_update(x: Tensors, s: Settings) -> Tensors:
-    state, _, logs = value_fn.update(value_state(x, s), rollout(x), x["pi_logits"], value_config(s), keep_graph=True)
+    given = (value_state(x, s), rollout(x), x["pi_logits"], value_config(s))
+    state, _, logs = value_fn.update(*given, keep_graph=True, averaging=s.get("averaging"))
     return {
         **flat_value_state(state, s),
         **{"value_loss": logs["value_loss"], "td": logs["value_td"], "normalized_td": logs["value_normalized_td"]},

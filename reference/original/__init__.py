@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from parity.curves import Setting, Step
 from reference.execution import JaxImplementation
 from reference.identity import describe
+from reference.mapped import on_devices
 from reference.original import curves, elementary, environments, learning, metatraining, networks, rules, values
 
 
@@ -16,16 +17,13 @@ class Original(JaxImplementation):
         return curves.live(setting, seed)
 
 
-implementation = Original(
-    "original",
-    describe(),
-    {
-        **elementary.LAYERS,
-        **networks.LAYERS,
-        **values.LAYERS,
-        **learning.LAYERS,
-        **rules.LAYERS,
-        **environments.LAYERS,
-        **metatraining.LAYERS,
-    },
-)
+ON_ONE_DEVICE = {
+    **elementary.LAYERS,
+    **networks.LAYERS,
+    **values.LAYERS,
+    **learning.LAYERS,
+    **rules.LAYERS,
+    **environments.LAYERS,
+    **metatraining.LAYERS,
+}
+implementation = Original("original", describe(), {**ON_ONE_DEVICE, **on_devices(ON_ONE_DEVICE)})

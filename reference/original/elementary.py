@@ -26,7 +26,7 @@ def transform(x: Tensors, s: Settings, name: str) -> Tensors:
 
 def normalize(x: Tensors, s: Settings) -> Tensors:
     """The transform that keeps a state, with the state passed in and given out."""
-    fn = hk.transform_with_state(lambda v: input_transforms.TRANSFORMS["normalize"]()(v, None, None, None))
+    fn = hk.transform_with_state(lambda v: input_transforms.TRANSFORMS["normalize"]()(v, None, None, s.get("axis_name")))
     moments = {
         f"normalize/ema_norm/~/{m}_ema": {
             "hidden": x[f"state/{m}/hidden"],
@@ -92,7 +92,7 @@ def average(decay: float, eps: float) -> utils.MovingAverage:
 
 def ema_update(x: Tensors, s: Settings) -> Tensors:
     """One update of a moving average."""
-    new = average(s["decay"], s["eps"]).update_state(x["values"], ema_state("state", x), None)
+    new = average(s["decay"], s["eps"]).update_state(x["values"], ema_state("state", x), s.get("axis_name"))
     return flat_ema("state", new)
 
 

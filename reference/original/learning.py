@@ -127,7 +127,7 @@ def _agent(settings: str) -> agent_lib.Agent:
         single_observation_spec={"observation": dm_specs.Array(tuple(s["obs"]), np.float32)},
         single_action_spec=action_spec(s),
         agent_settings=config,
-        batch_axis_name=None,
+        batch_axis_name=s.get("axis_name"),
     )
 
 

@@ -87,7 +87,7 @@ def _value_function(settings: str) -> value_fn.ValueFunction:
         max_abs_update=s["value_max_abs_update"],
         **{name: s[name] for name in ("discount_factor", "td_lambda", "outer_value_cost", "ema_decay", "ema_eps")},
     )
-    return value_fn.ValueFunction(config, axis_name=None)
+    return value_fn.ValueFunction(config, axis_name=s.get("axis_name"))
 
 
 def value_function(s: Settings) -> value_fn.ValueFunction:
@@ -185,6 +185,10 @@ def outer_loss(x: Tensors, s: Settings) -> Tensors:
     """The outer loss's gradient for the meta-parameters."""
     meta_params = {name: value for name, value in x.items() if name.startswith("meta_params/")}
     grads, rest = jax.grad(_outer_loss, has_aux=True)(meta_params, x, s)
+    if s.get("axis_name"):
+        logs = {name: value for name, value in rest.items() if name.startswith("log/")}
+        grads, logs = jax.lax.pmean((grads, logs), s["axis_name"])
+        rest |= logs
     return {**{name.replace("meta_params/", "meta_grads/", 1): value for name, value in grads.items()}, **rest}
 
 

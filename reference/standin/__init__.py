@@ -6,12 +6,14 @@ names; `layers` gives them the harness's names. It is held to the original's gol
 """
 
 from reference.execution import JaxImplementation
+from reference.mapped import on_devices
 from reference.standin.layers import LAYERS
 from reference.standin.metatraining import LAYERS as META_TRAINING
 from reference.standin.rules import LAYERS as RULES
 
+ON_ONE_DEVICE = {**LAYERS, **RULES, **META_TRAINING}
 implementation = JaxImplementation(
     "standin",
     "Disco in JAX, written here on rlax, distrax and optax; never sees disco_rl",
-    {**LAYERS, **RULES, **META_TRAINING},
+    {**ON_ONE_DEVICE, **on_devices(ON_ONE_DEVICE, is_pmapped=False)},
 )

@@ -88,13 +88,16 @@ class Debiased(NamedTuple):
         return self.hidden / (1.0 - decay**self.counter)
 
 
-def normalize_by_history(x: Array, m1: Debiased, m2: Debiased) -> tuple[Array, Debiased, Debiased]:
+def normalize_by_history(
+    x: Array, m1: Debiased, m2: Debiased, axis: str | None = None
+) -> tuple[Array, Debiased, Debiased]:
     """The transform `normalize`: mean and variance of each feature over time, batch and the past.
 
     Args:
         x: [T, B, E].
         m1: moving average of x, [1, 1, E].
         m2: moving average of its square, [1, 1, E].
+        axis: of devices, over which both are averaged.
 
     Returns:
         [T, B, E], and both averages after this x was taken in; x is normalised by these.
@@ -102,8 +105,8 @@ def normalize_by_history(x: Array, m1: Debiased, m2: Debiased) -> tuple[Array, D
     Reference: disco_rl/update_rules/input_transforms.py::EmaNorm
     """
     decay = jnp.asarray(NORMALIZE_DECAY, x.dtype)  # rounded once, so that 1 - decay cancels at the first update
-    m1 = m1.update(jnp.mean(x, axis=(0, 1), keepdims=True), decay)
-    m2 = m2.update(jnp.mean(jnp.square(x), axis=(0, 1), keepdims=True), decay)
+    m1 = m1.update(over_devices(jnp.mean(x, axis=(0, 1), keepdims=True), axis), decay)
+    m2 = m2.update(over_devices(jnp.mean(jnp.square(x), axis=(0, 1), keepdims=True), axis), decay)
     mean = m1.average(decay)
     variance = jnp.maximum(m2.average(decay) - jnp.square(mean), 0.0)
     return (x - mean) / (jnp.sqrt(variance + ROOT_EPS) + NORMALIZE_EPS), m1, m2
@@ -166,14 +169,19 @@ class Moments(NamedTuple):
     decay_product: Array
 
 
-def update_moments(values: Array, state: Moments, decay: float) -> Moments:
-    """Takes `values`, of any shape, into the average.
+def over_devices(x: Array, axis: str | None) -> Array:
+    """The mean over devices, where a layer is mapped over an axis of them."""
+    return x if axis is None else jax.lax.pmean(x, axis)
+
+
+def update_moments(values: Array, state: Moments, decay: float, axis: str | None = None) -> Moments:
+    """Takes `values`, of any shape, into the average; their moments are means over devices too.
 
     Reference: disco_rl/utils.py::MovingAverage.update_state
     """
     return Moments(
-        decay * state.moment1 + (1.0 - decay) * jnp.mean(values),
-        decay * state.moment2 + (1.0 - decay) * jnp.mean(jnp.square(values)),
+        decay * state.moment1 + (1.0 - decay) * over_devices(jnp.mean(values), axis),
+        decay * state.moment2 + (1.0 - decay) * over_devices(jnp.mean(jnp.square(values)), axis),
         decay * state.decay_product,
     )
 

@@ -13,7 +13,7 @@ from reference.standin.named import Settings, Tensors, below, under
 def normalize(x: Tensors, s: Settings) -> Tensors:
     """The transform with a state."""
     before = (elementary.Debiased(x[f"state/{m}/hidden"], x[f"state/{m}/counter"]) for m in ("m1", "m2"))
-    out, m1, m2 = elementary.normalize_by_history(x["x"], *before)
+    out, m1, m2 = elementary.normalize_by_history(x["x"], *before, s.get("axis_name"))
     return {"out": out, **below("state/m1", m1._asdict()), **below("state/m2", m2._asdict())}
 
 
@@ -42,7 +42,7 @@ ELEMENTARY = {
     "ops/entropy": lambda x, s: {"out": elementary.entropy(x["p_logits"])},
     "ops/importance_weight": lambda x, s: {"rho": elementary.importance_weight(**x)},
     "moving_average/update": lambda x, s: below(
-        "state", elementary.update_moments(x["values"], moments("state", x), s["decay"])._asdict()
+        "state", elementary.update_moments(x["values"], moments("state", x), s["decay"], s.get("axis_name"))._asdict()
     ),
     "moving_average/normalize": normalize_by_moments,
 }

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from reference.standin.elementary import over_devices
 from reference.standin.named import Array, Settings, Tensors, below
 from reference.standin.networks import agent_network
 from reference.standin.rule import MetaState, action_value_loss, disco_targets, prediction_loss
@@ -128,6 +129,7 @@ def learner_step(
     if not s["is_meta_training"]:
         meta_out = jax.lax.stop_gradient(meta_out)
     grads, logs = jax.grad(agent_loss, has_aux=True)(state.params, rollout, meta_out, s)
+    grads = over_devices(grads, s.get("axis_name"))
     updates, opt = update(grads, state.opt, s["learning_rate"], s["max_abs_update"])
     params = add(state.params, updates)
     norms = {"global_gradient_norm": optax.tree.norm(grads), "global_update_norm": optax.tree.norm(updates)}

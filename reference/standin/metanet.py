@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import rlax
 
-from reference.standin.elementary import lookup, policy_average, td_pair
+from reference.standin.elementary import lookup, over_devices, policy_average, td_pair
 from reference.standin.named import Array, Settings, Tensors
 from reference.standin.networks import conv_net, initial_params, linear, lstm_step, mlp, unroll_backwards
 
@@ -156,14 +156,17 @@ def heads(params: Tensors, x: Array, actions: Array) -> Tensors:
     }
 
 
-def lifetime_rnn(params: Tensors, e: Tensors, targets: Tensors, state: RnnState) -> RnnState:
-    """One step of the RNN that lives as long as the agent, on the mean over all transitions of the batch.
+def lifetime_rnn(
+    params: Tensors, e: Tensors, targets: Tensors, state: RnnState, axis: str | None = None
+) -> RnnState:
+    """One step of the RNN that lives as long as the agent, on the mean over all transitions, of all devices.
 
     Args:
         params: meta-parameters.
         e: experience.
         targets: `y` [T, B, P] and `meta_input_emb` [T, B, 1] as the heads gave them.
         state: [M] each.
+        axis: of devices.
 
     Reference: disco_rl/networks/meta_nets.py::MetaLSTM.unroll
     """
@@ -171,10 +174,13 @@ def lifetime_rnn(params: Tensors, e: Tensors, targets: Tensors, state: RnnState)
     x, _ = inputs(params, e, LIFETIME_NETS)
     x = mlp(params, f"{LIFETIME}/mlp_2", jnp.concatenate([x, targets["meta_input_emb"], y], axis=-1))
     core = f"{LIFETIME}/lstm/linear"
-    return RnnState(*lstm_step(jnp.mean(x, axis=(0, 1)), *state, params[f"{core}/w"], params[f"{core}/b"]))
+    seen = over_devices(jnp.mean(x, axis=(0, 1)), axis)
+    return RnnState(*lstm_step(seen, *state, params[f"{core}/w"], params[f"{core}/b"]))
 
 
-def meta_network(params: Tensors, e: Tensors, state: RnnState) -> tuple[Tensors, RnnState]:
+def meta_network(
+    params: Tensors, e: Tensors, state: RnnState, axis: str | None = None
+) -> tuple[Tensors, RnnState]:
     """Experience in; targets and the next state of the meta-RNN out. The gate sees the state before this batch.
 
     Reference: disco_rl/networks/meta_nets.py::LSTM
@@ -182,7 +188,7 @@ def meta_network(params: Tensors, e: Tensors, state: RnnState) -> tuple[Tensors,
     x, actions = inputs(params, e, TRAJECTORY_NETS)
     x = gate(params, trajectory_rnn(params, x, e["is_terminal"]), state.hidden)
     targets = heads(params, x, actions)
-    return targets, lifetime_rnn(params, e, targets, state)
+    return targets, lifetime_rnn(params, e, targets, state, axis)
 
 
 def initial_meta_params(noise: Tensors, s: Settings) -> Tensors:

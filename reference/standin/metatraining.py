@@ -19,6 +19,7 @@ from reference.standin.elementary import (
     kl,
     lookup,
     normalize_by_moments,
+    over_devices,
     update_moments,
 )
 from reference.standin.layers import adam_state, form, meta_state, moments, named_adam, named_averages, named_meta_state
@@ -80,8 +81,8 @@ def value_outs_v(e: Tensors, averages: Averages, s: ValueSettings) -> tuple[Tens
     values, targets = (scalar_value(e[name], s.form) for name in ("value_out", "target_value_out"))
     rho = importance_weight(e["pi_logits"][:-1], e["mu_logits"][:-1], e["actions"][:-1])
     outs = vtrace(Transitions(e["rewards"], e["continues"], rho), values, targets, s.discount, s.lambda_)
-    adv = update_moments(outs["adv"], averages.adv, s.decay)
-    td = update_moments(outs["td"], averages.td, s.decay)
+    adv = update_moments(outs["adv"], averages.adv, s.decay, s.axis)
+    td = update_moments(outs["td"], averages.td, s.decay, s.axis)
     outs |= {
         "normalized_adv": normalize_by_moments(outs["adv"], adv, s.eps),
         "normalized_qv_adv": normalize_by_moments(jnp.zeros_like(rho), adv, s.eps),
@@ -115,7 +116,8 @@ def estimates(
         **{"actions": rollout["actions"], "rewards": rollout["rewards"][:-1], "continues": rollout["discounts"][:-1]},
     }
     names = ("discount_factor", "td_lambda", "ema_decay", "ema_eps")
-    settings = ValueSettings(ValueForm(1.0, categorical=False, nonlinear=True), *(s[name] for name in names))
+    form = ValueForm(1.0, categorical=False, nonlinear=True)
+    settings = ValueSettings(form, *(s[name] for name in names), s.get("axis_name"))
     outs, averages = value_outs_v(e, averages, settings)
     return outs, out, averages
 
@@ -133,6 +135,7 @@ def value_update(state: ValueState, rollout: Tensors, pi_logits: Array, s: Setti
         return jnp.mean(s["outer_value_cost"] * losses), (outs, averages)
 
     (total, (outs, averages)), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
+    grads = over_devices(grads, s.get("axis_name"))
     updates, opt = update(grads, state.opt, s["value_learning_rate"], s["value_max_abs_update"])
     logs = {"value_loss": total, "td": outs["td"], "normalized_td": outs["normalized_td"]}
     return ValueState(add(state.params, updates), opt, averages), logs
@@ -240,6 +243,7 @@ def _states(x: Tensors) -> tuple[LearnerState, ValueState, Tensors, Tensors]:
 def _outer_loss(x: Tensors, s: Settings) -> Tensors:
     states = _states(x)
     grads, (learner, value, logs) = jax.grad(outer_loss, has_aux=True)(under("meta_params", x), *states, s)
+    grads, logs = over_devices((grads, logs), s.get("axis_name"))
     new = below("params", learner.params) | named_adam(learner.opt) | named_meta_state(learner.meta)
     return below("meta_grads", grads) | new | below("value", _named_value_state(value)) | below("log", logs)
 

@@ -39,7 +39,7 @@ class MetaState(NamedTuple):
 def value_settings(s: Settings) -> ValueSettings:
     """The numbers of the value path among the rule's settings."""
     names = ("value_discount", "value_fn_td_lambda", "moving_average_decay", "moving_average_eps")
-    return ValueSettings(ValueForm(s["max_abs_value"]), *(s[name] for name in names))
+    return ValueSettings(ValueForm(s["max_abs_value"]), *(s[name] for name in names), s.get("axis_name"))
 
 
 def disco_targets(
@@ -66,7 +66,7 @@ def disco_targets(
     values, averages = value_outs({**e, **q_logits, **policy_logits}, state.averages, value_settings(s))
     seen = {**e, **below("target_out", target_out), "v_scalar": values["value"], "q": values["target_q_value"]}
     seen |= {name: values[name] for name in ("adv", "normalized_adv", "qv_adv", "normalized_qv_adv")}
-    targets, rnn = meta_network(meta_params, seen, state.rnn)
+    targets, rnn = meta_network(meta_params, seen, state.rnn, s.get("axis_name"))
     kept = {name: values[name] for name in KEPT_VALUES}
     new = MetaState(rnn, averages, target_average(state.target_params, params, s["target_params_coeff"]))
     return {**targets, **kept, **below("target_out", target_out)}, new

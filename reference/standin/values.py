@@ -167,6 +167,7 @@ class ValueSettings(NamedTuple):
         lambda_: of Retrace.
         decay: of the moving averages.
         eps: beside the deviations.
+        axis: of devices, over which moments are averaged.
     """
 
     form: ValueForm
@@ -174,6 +175,7 @@ class ValueSettings(NamedTuple):
     lambda_: float
     decay: float
     eps: float
+    axis: str | None = None
 
 
 class Averages(NamedTuple):
@@ -190,8 +192,8 @@ def normalized(estimated: Tensors, averages: Averages, s: ValueSettings) -> tupl
 
     Reference: disco_rl/value_fns/value_utils.py::get_value_outs
     """
-    adv = update_moments(estimated["adv"], averages.adv, s.decay)
-    td = update_moments(estimated["q_td"], averages.td, s.decay)
+    adv = update_moments(estimated["adv"], averages.adv, s.decay, s.axis)
+    td = update_moments(estimated["q_td"], averages.td, s.decay, s.axis)
     outs = {
         "normalized_adv": normalize_by_moments(estimated["adv"], adv, s.eps),
         "normalized_qv_adv": normalize_by_moments(estimated["qv_adv"], adv, s.eps),
