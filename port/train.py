@@ -1,6 +1,7 @@
 """Trains an agent in any Gymnasium environment with discrete actions, or in the port's own Catch (Catch, Catch-5x5).
 
-A run that was interrupted goes on when it is started again with the same --out.
+A run that was interrupted goes on when it is started again with the same --out. Started by torchrun, its processes
+learn together: each has --envs environments and batches of --batch-size of its own, and gradients are averaged.
 
 example: python -m port.train CartPole-v1 --steps 800 --out runs/cartpole
 """
@@ -18,7 +19,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from port import sizes
+from port import distributed, sizes
 from port.environments import Catch
 from port.training import CatchWorld, Report, TrainConfig, Trainer, load_rule
 
@@ -72,13 +73,14 @@ def make_environment(name: str, num_envs: int, dtype: Any) -> Any:
         raise ValueError(f"Gymnasium cannot make {name}: {problem}") from None
 
 
-def make_trainer(arguments: argparse.Namespace) -> Trainer:
+def make_trainer(arguments: argparse.Namespace, averaging: distributed.Averaging | None = None) -> Trainer:
     """The run that the command line asks for, new or taken up."""
-    config = TrainConfig(**{f.name: getattr(arguments, f.name) for f in fields(TrainConfig)})
+    given = {f.name: getattr(arguments, f.name) for f in fields(TrainConfig)}
+    config = TrainConfig(**{**given, "device": distributed.own_device(arguments.device)})
     env = make_environment(arguments.environment, arguments.envs, config.torch_dtype)
     rule = (arguments.rule, arguments.weights, arguments.config, config.torch_dtype)
     agent, meta_params = load_rule(*rule, **sizes.given(arguments))
-    return Trainer(env, agent, meta_params, config, out=arguments.out)
+    return Trainer(env, agent, meta_params, config, out=arguments.out, averaging=averaging)
 
 
 class Progress:
@@ -101,10 +103,15 @@ class Progress:
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains; 0 done, 1 the agent does less well than asked for."""
-    trainer = make_trainer(arguments)
+    averaging = distributed.connect(arguments.device)
+    trainer = make_trainer(arguments, averaging)
     every = trainer.config.checkpoint_every or 1
     steps = -(-arguments.steps // every) * every
     began, first = time.perf_counter(), trainer.step
+    if trainer.rank > 0:
+        trainer.run(steps)
+        trainer.close()
+        return 0
     if first:
         print(f"Going on after {first} rollouts, from {arguments.out}.")
     progress = None if arguments.quiet else Progress(trainer.world.title, first, steps)
@@ -120,6 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
         "weights": str(arguments.weights) if arguments.weights else None,
         "steps": trainer.step,
         "frames": trainer.frames,
+        "ranks": averaging.size if averaging else 1,
         "mean_return_of_last_100": trainer.mean_return,
         "evaluation": {"mean": scores.mean, "returns": scores.returns.tolist(), "is_greedy": arguments.greedy},
         "seconds": round(seconds, 1),
@@ -145,13 +153,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     arguments = parser().parse_args(argv)
     try:
-        return run(arguments)
-    except (ValueError, TypeError, OSError, FloatingPointError) as problem:
+        code = run(arguments)
+    except (ValueError, TypeError, OSError, FloatingPointError, distributed.RankLost) as problem:
         print(f"port.train: {problem}", file=sys.stderr)
-        return 2
+        code = 2
     except KeyboardInterrupt:
         print(f"\nport.train: stopped; the same command goes on from the last checkpoint in {arguments.out}.")
-        return 2
+        code = 2
+    return distributed.leave(code)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 Each meta-update leaves a row in log.csv: means over the population (of losses too, where the original's notebook logs
 its last agent's), then age and catch rate of each agent. One run at a time can use an --out; a killed one goes on.
+Started by torchrun, the population is spread over its processes instead of --workers; the outcome is the same.
 
 example: python -m port.meta_train --small --boards 5x5,6x6,7x7,8x8 --num-meta-updates 4000 --evaluate-every 200 \
 --out reports/out/meta_train
@@ -17,7 +18,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from port import distributed
 from port.meta_train.config import SMALL, MetaTrainConfig
+from port.meta_train.ranks import Ranks
 from port.meta_train.run import Files, Report, run
 from port.meta_train.workers import Workers
 
@@ -100,13 +103,30 @@ class Progress:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command."""
-    arguments = parser().parse_args(argv)
+    return distributed.leave(_run(parser().parse_args(argv)))
+
+
+def _serve(ranks: Ranks) -> int:
+    """What all ranks but the first do."""
     try:
-        config = read_config(arguments)
-        workers = Workers(config, arguments.workers)
-    except ValueError as problem:
+        ranks.serve()
+    except distributed.RankLost as problem:
         print(f"port.meta_train: {problem}", file=sys.stderr)
         return 2
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """0 done, 2 could not run."""
+    try:
+        config = read_config(arguments)
+        averaging = distributed.connect()
+        workers = Ranks(config, averaging) if averaging else Workers(config, arguments.workers)
+    except (ValueError, distributed.RankLost) as problem:
+        print(f"port.meta_train: {problem}", file=sys.stderr)
+        return 2
+    if averaging and averaging.rank > 0 and isinstance(workers, Ranks):
+        return _serve(workers)
     began, progress = time.perf_counter(), None if arguments.quiet else Progress(config.num_meta_updates)
     reports: list[int] = []
 

@@ -17,12 +17,13 @@ from torch import nn
 from port import evaluation, trees, weights
 from port.agent import Agent
 from port.config import AgentConfig, PolicyGradientConfig
+from port.distributed import Averaging
 from port.environments import Catch
 from port.folder_lock import FolderLock
 from port.meta_train.checkpoint import replace_file
 from port.networks import MlpNetwork, ModuleNetwork
 from port.replay import ReplayBuffer
-from port.training import checkpoint, gym, logs, rollouts
+from port.training import checkpoint, gym, logs, ranks, rollouts
 from port.training.checkpoint import Checkpoint
 from port.training.config import TrainConfig
 from port.training.rollouts import Episode, Stream
@@ -90,9 +91,10 @@ class Trainer:
     arguments goes on from its last checkpoint to the same bits. Environments that cannot be saved are started over at
     every checkpoint, killed or not, which is what makes that so; their running episodes are dropped there.
 
-    Where learning is to be spread over processes, each has a trainer with environments and a seed of its own, and the
-    agent averages what the original averages inside its learner step: gradients, moments and the meta-network's
-    statistics. Nothing outside `_learn` would have to know.
+    Where learning is spread over ranks, each has a trainer with environments, replay and random numbers of its own, and
+    the agent averages what the original averages inside its learner step: gradients, moments and the meta-RNN's input.
+    Batches, environments and capacity are those of each rank. Parameters are the same everywhere, which is checked at
+    the start and at every checkpoint; rank 0 logs, and every rank saves what is its own.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class Trainer:
         config: TrainConfig | None = None,
         network: nn.Module | None = None,
         out: str | Path | None = None,
+        averaging: Averaging | None = None,
     ) -> None:
         """Sets a run up, or takes up the one that `out` holds; what does not fit is said before anything is done.
 
@@ -116,6 +119,7 @@ class Trainer:
             config: of the run.
             network: of the agent, a module that gives the rule's heads; the original's MLP if left out.
             out: folder for checkpoints and logs; nothing is written if left out.
+            averaging: over ranks, as of `distributed.connect`; then every rank makes a trainer with the same arguments.
         """
         self.config = config or TrainConfig()
         dtype = self.config.torch_dtype
@@ -124,13 +128,16 @@ class Trainer:
         if isinstance(agent.rule, PolicyGradientConfig):
             raise ValueError("The policy-gradient rule needs a value function outside the agent; train by another.")
         self.world = as_world(env, dtype)
-        self.agent = _make_agent(agent, self.world, network, dtype)
+        self.averaging = averaging
+        self.agent = _make_agent(agent, self.world, network, dtype, averaging)
         self.meta_params = _moved(meta_params, dtype, self.config.device)
         self.out = Path(out) if out is not None else None
         self._generator = torch.Generator(self.config.device).manual_seed(self.config.seed)
         self.state: LearnerState = self.agent.initial_learner_state(self._generator, dtype)
+        self._check_ranks("first")
+        self._generator = ranks.own_generator(self._generator, self.config.seed, averaging)
         self._log_names = _trial(self.agent, self.state, self.meta_params, self.world, self.config.device)
-        self._buffer = ReplayBuffer(self.config.capacity, self.config.replay_seed)
+        self._buffer = ReplayBuffer(self.config.capacity, ranks.own_seed(self.config.replay_seed, self.rank))
         self._stream: Stream | None = None
         self._recent: deque[float] = deque(maxlen=LAST_EPISODES)
         self.step = self.frames = self.episodes = 0
@@ -138,6 +145,11 @@ class Trainer:
             self.world.check_repeats()
         self._lock: FolderLock | None = None
         self._logs = self._resume()
+
+    @property
+    def rank(self) -> int:
+        """Of this trainer among those that learn together; rank 0 is the one that logs."""
+        return self.averaging.rank if self.averaging else 0
 
     @property
     def params(self) -> Params:
@@ -267,7 +279,7 @@ class Trainer:
 
     def save_agent(self) -> None:
         """Writes the agent's parameters as `agent.npz`: in the original's names if it is the original's network."""
-        if self.out is None:
+        if self.out is None or self.rank > 0:
             return
         if isinstance(self.agent.network, MlpNetwork):
             weights.save_agent_params(self.out / "agent.npz", self.params, self.agent.config)
@@ -279,9 +291,12 @@ class Trainer:
         return self.agent.network.constants if isinstance(self.agent.network, ModuleNetwork) else {}
 
     def settings(self) -> dict[str, Any]:
-        """All that the numbers of this run depend on, as JSON."""
+        """All that the numbers of this run depend on, as JSON; the same on every rank."""
+        train = asdict(self.config)
+        if self.averaging:
+            train |= {"ranks": self.averaging.size, "device": self.config.device.partition(":")[0]}
         return {
-            "train": asdict(self.config),
+            "train": train,
             "agent": asdict(self.agent.config),
             "meta_params": checkpoint.digest(self.meta_params),
             "environment": {
@@ -296,10 +311,12 @@ class Trainer:
     def _checkpoint(self) -> None:
         """Saves the run, if it has a folder; what cannot be saved starts over either way."""
         saved = self.world.save()
-        if self.out is not None and self._logs:
-            self._logs.flush()
+        self._check_ranks(f"after {self.step} rollouts")
+        if self.out is not None:
+            if self._logs:
+                self._logs.flush()
             self.save_agent()
-            checkpoint.save(self.out / "checkpoint.safetensors", self._pack(saved))
+            ranks.save(self.out, self.averaging, self.step, self._pack(saved))
         if saved is None:
             self._stream = None
 
@@ -313,18 +330,43 @@ class Trainer:
         numbers |= {"recent": list(self._recent), "replay": rest}
         return Checkpoint(trees.flatten(tree), numbers, self.settings())
 
+    def _check_ranks(self, when: str) -> None:
+        """Raises ValueError where ranks that should be equal are not, before they average what does not fit."""
+        if self.averaging:
+            self.averaging.check_same(self.settings(), f"The setting ({when})")
+            self.averaging.check_same(checkpoint.digest(self.params), f"The digest of the parameters ({when})")
+
     def _resume(self) -> logs.Logs | None:
-        """Takes up the run in the folder, if there is one; nobody else may write there from here on."""
+        """Takes up the run in the folder, if there is one: rank 0 by its checkpoint, the others from the same step."""
         if self.out is None:
             return None
-        self.out.mkdir(parents=True, exist_ok=True)
-        self._lock = FolderLock(self.out, takes_over=True)
-        path = self.out / "checkpoint.safetensors"
+        if self.averaging is None:
+            return self._take_up(self.out)
+        found, problem = None, ""
+        if self.rank == 0:
+            try:
+                found = self._take_up(self.out)
+            except (ValueError, OSError) as reason:
+                problem = str(reason)
+        step, problem = self.averaging.gather((self.step, problem))[0]
+        if problem:
+            raise ValueError(problem)
+        if self.rank > 0 and step:
+            path = ranks.path_of(self.out, self.averaging, step)
+            self._unpack(checkpoint.load(path, self.settings(), self.config.device))
+        self._check_ranks(f"after {self.step} rollouts")
+        return found
+
+    def _take_up(self, out: Path) -> logs.Logs:
+        """The run in a folder, or a new one; nobody else may write there from here on."""
+        out.mkdir(parents=True, exist_ok=True)
+        self._lock = FolderLock(out, takes_over=True)
+        path = out / ranks.NAME
         try:
             if path.is_file():
                 self._unpack(checkpoint.load(path, self.settings(), self.config.device))
-            replace_file(self.out / "config.json", _json(self.settings()))
-            return logs.Logs(self.out, self.step)
+            replace_file(out / "config.json", _json(self.settings()))
+            return logs.Logs(out, self.step)
         except BaseException:
             self._lock.release()
             raise
@@ -345,14 +387,16 @@ class Trainer:
         self._recent.extend(numbers["recent"])
 
 
-def _make_agent(config: AgentConfig, world: World, network: nn.Module | None, dtype: torch.dtype) -> Agent:
+def _make_agent(
+    config: AgentConfig, world: World, network: nn.Module | None, dtype: torch.dtype, averaging: Averaging | None
+) -> Agent:
     """The agent for a world, with a module of the caller's own if there is one."""
     spec, A = obs_spec(world), world.num_actions
     if network is None:
-        return Agent(config, spec, A)
+        return Agent(config, spec, A, averaging=averaging)
     if not isinstance(network, nn.Module):
         raise TypeError(f"The network is a {type(network).__name__}; give a torch.nn.Module.")
-    return Agent(config, spec, A, ModuleNetwork(copy.deepcopy(network).to(dtype), config, A, world.example))
+    return Agent(config, spec, A, ModuleNetwork(copy.deepcopy(network).to(dtype), config, A, world.example), averaging)
 
 
 def _moved(params: Params | None, dtype: torch.dtype, device: str) -> Params | None:
