@@ -139,7 +139,10 @@ class Processes(Averaging):
     def _ask(self, exchange: Callable[[], Any]) -> None:
         try:
             exchange()
+        except RankLost:
+            raise
         except RuntimeError as problem:  # torch's DistBackendError and its like are RuntimeErrors
+            _stop_listening()
             raise RankLost(lost(self.rank, self.size, str(problem).splitlines()[0])) from None
 
 
@@ -182,7 +185,9 @@ def connect(device: str = "cpu", patience: timedelta = PATIENCE) -> Averaging | 
         try:
             distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=patience)
         except (RuntimeError, ValueError) as problem:
-            raise RankLost(f"The processes of this run do not find each other: {str(problem).splitlines()[0]}") from None
+            raise RankLost(
+                f"The processes of this run do not find each other: {str(problem).splitlines()[0]}"
+            ) from None
     ranks = Processes()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: _told_to_stop(ranks))
@@ -190,8 +195,14 @@ def connect(device: str = "cpu", patience: timedelta = PATIENCE) -> Averaging | 
 
 
 def _told_to_stop(ranks: Averaging) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough; the launcher kills who does not end
+    _stop_listening()
     raise RankLost(lost(ranks.rank, ranks.size, "the launcher sent SIGTERM"))
+
+
+def _stop_listening() -> None:
+    """One reason to stop is enough to tell; the launcher kills who does not end."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _loopback() -> str:

@@ -258,8 +258,8 @@ def over_ranks(averaging: Averaging | None, found: MetaGradient) -> MetaGradient
     if averaging is None:
         return found
     parts = {"grads": found.grads, "metrics": found.metrics, "meta_log": found.meta_log}
-    flat = distributed.averaged_params(averaging, trees.flatten(parts))
-    return found._replace(**trees.unflatten(parts, flat))
+    means = trees.unflatten(parts, distributed.averaged_params(averaging, trees.flatten(parts)))
+    return MetaGradient(means["grads"], found.state, means["metrics"], means["meta_log"])
 
 
 def meta_gradient_along(

@@ -18,9 +18,7 @@ from port.policy_gradient import PolicyGradient
 from port.update_rule import UpdateRule
 
 
-def make(
-    config: AgentConfig, unroll: UnrollFn = agent_net.unroll, averaging: Averaging | None = None
-) -> UpdateRule:
+def make(config: AgentConfig, unroll: UnrollFn = agent_net.unroll, averaging: Averaging | None = None) -> UpdateRule:
     """The rule that an agent's configuration names by the types of `rule` and `hyper`.
 
     Args:

@@ -23,7 +23,14 @@ from reference import weights
 FORBIDDEN = ("torch", "port")
 TEACHER_FORCED = "teacher_forced"
 # Op by op these take half an hour; their parts are run eagerly, each in its own layer.
-TOO_LONG_EAGERLY = ("meta/", "disco/", "agent/", "meta_train/outer_loss", "meta_train/second_derivative", "distributed/")
+TOO_LONG_EAGERLY = (
+    "meta/",
+    "disco/",
+    "agent/",
+    "meta_train/outer_loss",
+    "meta_train/second_derivative",
+    "distributed/",
+)
 
 
 def entries_name(layer: str) -> str:

@@ -13,6 +13,7 @@ Examples:
     python -m reports.catch_curves --impl my_adapter:implementation --settings embedded --seeds 10
     python -m reports.catch_curves --impl port+retrace_index_too_late    # the port with a mistake of the catalogue
     python -m reports.catch_curves --impl port+slower    # every fifth update lost: takes 1.25 times as long
+    torchrun --nproc-per-node 2 -m reports.catch_curves  # the seeds spread over processes, or machines, of one --out
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from parity import curves, life_runner
+from parity import curves, life_runner, spread
 from parity.curves import Recorded, Setting
 from parity.implementation import CannotRun
 from parity.life_runner import Life, Work
@@ -255,7 +256,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--settings", nargs="+", choices=names, metavar="NAME", help=f"only these: {', '.join(names)}")
     made.add_argument("--seeds", type=int, metavar="N", help="seeds 0 to N-1 for everyone")
     made.add_argument("--steps", type=int, metavar="N", help="cut lives short; the original's are cut as well")
-    made.add_argument("--jobs", type=int, default=cores(), metavar="N", help="processes (default: one for each core)")
+    made.add_argument("--jobs", type=int, metavar="N", help="processes of each rank (default: one for each core)")
     made.add_argument("--recorded", type=Path, default=curves.FOLDER, metavar="DIR", help="(default: fixtures/curves)")
     made.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
     made.add_argument("--json", type=Path, metavar="FILE", help="write the verdict for machines")
@@ -280,13 +281,21 @@ def chosen_plan(args: argparse.Namespace) -> Plan:
     return plan
 
 
-def run(args: argparse.Namespace, command: str) -> page.Section:
-    """Lives, compares and makes the section."""
+def run(args: argparse.Namespace, command: str) -> page.Section | None:
+    """Lives, compares and makes the section; None on all ranks but the first, which only live their share."""
     plan, names = chosen_plan(args), list(dict.fromkeys(args.impl or ["port"]))
     recorded = Recorded(args.recorded)
     beside = [] if args.impl else shown_beside(names)
     asked = wanted(names, available(plan, recorded, args.settings), beside)
-    panels = judged(asked, recorded, Work(args.out / "lives"), args.jobs)
+    work, here = Work(args.out / "lives"), spread.place()
+    jobs = args.jobs or max(1, cores() // here.beside)
+    if here.size > 1:
+        with spread.heard(work, here):
+            life_runner.run(spread.share(asked, here), work, jobs)
+            if here.rank > 0:
+                return None
+            spread.wait(asked, work, here)
+    panels = judged(asked, recorded, work, jobs)
     for panel in panels:
         for group in panel.groups:
             print(f"{panel.setting.title}, {group.name}: {group.verdict.words}")
@@ -302,6 +311,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (CannotRun, FixtureError) as error:
         print(f"reports.catch_curves: {error}", file=sys.stderr)
         return 2
+    if made is None:
+        return 0
     path = page.write([made], args.out)
     if args.json:
         write_atomically(args.json, page.as_json([made]))

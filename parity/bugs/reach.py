@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import re
 import sys
+import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -51,20 +52,26 @@ def stored_cases(store: Store, layer: str) -> list[str]:
 
 
 def entered(store: Store, implementation: Implementation, layer: str, package: str = "port") -> Entered:
-    """The functions of a package that a layer enters on its stored cases."""
+    """The functions of a package that a layer enters on its stored cases, and once backwards; in its threads too."""
     folder, found = str(_source_of(package).parent), set[tuple[str, int]]()
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(folder):
             found.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
 
-    for case in stored_cases(store, layer):
-        golden = load(store, layer, case)
-        sys.setprofile(note)
-        try:
+    goldens = [load(store, layer, case) for case in stored_cases(store, layer)]
+    backwards = next((golden for golden in goldens if golden.vjps), None)
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        for golden in goldens:
             implementation.run(layer, cast(golden.inputs, "float64"), golden.settings, "float64")
-        finally:
-            sys.setprofile(None)
+        if backwards:
+            given = (cast(backwards.inputs, "float64"), backwards.settings, "float64")
+            implementation.vjp(layer, *given, cast(backwards.cotangents, "float64"), sorted(backwards.vjps))
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
     return frozenset(found)
 
 

@@ -69,7 +69,10 @@ _register(
     "The transform that keeps a state: its moments are means over devices.",
     {"D": 2, "T": 3, "B": 2, "E": 2},
     Case("plain"),
-    Case("fresh_state", edits=(edits.filled(0, *(f"state/{m}/{k}" for m in ("m1", "m2") for k in ("hidden", "counter"))),)),
+    Case(
+        "fresh_state",
+        edits=(edits.filled(0, *(f"state/{m}/{k}" for m in ("m1", "m2") for k in ("hidden", "counter"))),),
+    ),
 )
 _register(
     "value_fn",

@@ -26,7 +26,9 @@ def transform(x: Tensors, s: Settings, name: str) -> Tensors:
 
 def normalize(x: Tensors, s: Settings) -> Tensors:
     """The transform that keeps a state, with the state passed in and given out."""
-    fn = hk.transform_with_state(lambda v: input_transforms.TRANSFORMS["normalize"]()(v, None, None, s.get("axis_name")))
+    fn = hk.transform_with_state(
+        lambda v: input_transforms.TRANSFORMS["normalize"]()(v, None, None, s.get("axis_name"))
+    )
     moments = {
         f"normalize/ema_norm/~/{m}_ema": {
             "hidden": x[f"state/{m}/hidden"],

@@ -156,9 +156,7 @@ def heads(params: Tensors, x: Array, actions: Array) -> Tensors:
     }
 
 
-def lifetime_rnn(
-    params: Tensors, e: Tensors, targets: Tensors, state: RnnState, axis: str | None = None
-) -> RnnState:
+def lifetime_rnn(params: Tensors, e: Tensors, targets: Tensors, state: RnnState, axis: str | None = None) -> RnnState:
     """One step of the RNN that lives as long as the agent, on the mean over all transitions, of all devices.
 
     Args:
@@ -178,9 +176,7 @@ def lifetime_rnn(
     return RnnState(*lstm_step(seen, *state, params[f"{core}/w"], params[f"{core}/b"]))
 
 
-def meta_network(
-    params: Tensors, e: Tensors, state: RnnState, axis: str | None = None
-) -> tuple[Tensors, RnnState]:
+def meta_network(params: Tensors, e: Tensors, state: RnnState, axis: str | None = None) -> tuple[Tensors, RnnState]:
     """Experience in; targets and the next state of the meta-RNN out. The gate sees the state before this batch.
 
     Reference: disco_rl/networks/meta_nets.py::LSTM
