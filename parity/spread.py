@@ -50,7 +50,7 @@ def _sign(work: Work, rank: int) -> Path:
 
 @contextmanager
 def heard(work: Work, here: Place) -> Iterator[None]:
-    """Inside, this rank shows that it is at work; SIGTERM, by which torchrun ends the others of a lost rank, is told."""
+    """Inside, this rank shows that it is at work; SIGTERM, by which torchrun ends the others, becomes a sentence."""
     work.folder.mkdir(parents=True, exist_ok=True)
     ended = threading.Event()
 

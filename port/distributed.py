@@ -1,8 +1,8 @@
 """More than one process: averages over ranks, where the original averages over devices.
 
-Each rank has a share of the experience and the same parameters. An `Averaging` is given to the agent, the value function,
-the meta-network and the moving averages; it is the counterpart of the original's `axis_name`, and without one (None)
-there is one process, and nothing is averaged.
+Each rank has a share of the experience and the same parameters. An `Averaging` is given to the agent, the value
+function, the meta-network and the moving averages; it is the counterpart of the original's `axis_name`, and without one
+(None) there is one process, and nothing is averaged.
 
 The average can be differentiated any number of times: each rank's cotangents are averaged in turn, as the transpose of
 `pmean` does. So whoever differentiates through an average must do so on every rank, in the same order.

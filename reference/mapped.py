@@ -1,11 +1,10 @@
-"""Layers on several devices, for the original and the stand-in: mapped over a leading axis, with an axis to average over.
+"""Layers on several devices, for the original and the stand-in: mapped over a leading axis, and averaged over it.
 
 The original's own way is `jax.pmap`, one device for each; goldens are recorded so, on host devices that XLA pretends to
 have (`HOST_DEVICES`). Where there are fewer, `jax.vmap` maps the same functions over an axis of the same name.
 """
 
 from __future__ import annotations
-
 
 import jax
 import jax.numpy as jnp
