@@ -117,6 +117,9 @@ STOPPED = {
     "policy_gradient/loss": ("value_out/adv", "value_out/normalized_adv"),
     "agent/actor_critic_step": ("rollout/logits",),
     "meta_train/value_fn": ("pi_logits",),
+    "distributed/value_fn": ("pi_logits",),
+    # The bias of the policy target moves both logits alike; with two actions it cancels to the last bit.
+    "distributed/learner_step": ("rollout/logits", "meta_params/lstm/linear_4/b"),
 }
 
 

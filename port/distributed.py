@@ -14,6 +14,7 @@ process, for tests and for looking on (on processors only: the backward passes o
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import sys
@@ -143,7 +144,7 @@ class Processes(Averaging):
             raise
         except RuntimeError as problem:  # torch's DistBackendError and its like are RuntimeErrors
             _stop_listening()
-            raise RankLost(lost(self.rank, self.size, str(problem).splitlines()[0])) from None
+            raise RankLost(lost(self.rank, self.size, _first_words(problem))) from None
 
 
 def lost(rank: int, size: int, reason: str) -> str:
@@ -152,6 +153,12 @@ def lost(rank: int, size: int, reason: str) -> str:
         f"rank {rank} of {size} stops: another process of this run has ended or no longer answers ({reason}). "
         "What it said last tells why; the same command goes on from the last checkpoint."
     )
+
+
+def _first_words(problem: BaseException) -> str:
+    """What torch.distributed says, without the place in its source and its advice."""
+    words = re.sub(r"^\[[^]]*\]\s*", "", str(problem)) or type(problem).__name__
+    return words.splitlines()[0].split(". ")[0]
 
 
 def is_one_of_many(environment: Mapping[str, str] = os.environ) -> bool:
@@ -185,9 +192,7 @@ def connect(device: str = "cpu", patience: timedelta = PATIENCE) -> Averaging | 
         try:
             distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=patience)
         except (RuntimeError, ValueError) as problem:
-            raise RankLost(
-                f"The processes of this run do not find each other: {str(problem).splitlines()[0]}"
-            ) from None
+            raise RankLost(f"The processes of this run do not find each other: {_first_words(problem)}.") from None
     ranks = Processes()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: _told_to_stop(ranks))
