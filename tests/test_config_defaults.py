@@ -104,7 +104,8 @@ RULES = {  # the constructors in update_rules/; Disco's first three are from get
 FUNCTIONS = {  # of the port, and where the original keeps the same defaults
     optim.adam_sg: {"b1": 0.9, "b2": 0.999, "eps": 1e-8},  # optimizers.py::scale_by_adam_sg_denom
     moving_average.normalize: {"eps": 1e-6, "root_eps": 1e-12, "subtract_mean": True},  # utils.py::MovingAverage
-    transforms.normalize: {"decay": 0.99, "eps": 1e-6, "root_eps": 1e-12},  # update_rules/input_transforms.py::EmaNorm
+    # update_rules/input_transforms.py::EmaNorm
+    transforms.normalize: {"decay": 0.99, "eps": 1e-6, "root_eps": 1e-12, "averaging": None},
 }
 VALUE_FN = {  # colabs/meta_train.ipynb, and types.py::ValueFnConfig for the moving averages
     "dense": (256, 256),
