@@ -44,7 +44,9 @@ def sample_actions(logits: Tensor, gumbel_noise: Tensor) -> Tensor:
     return torch.where(is_valid, draws, -1)
 
 
-def rule_inputs(rollout: Rollout, agent_out: Outputs, value_out: ValueOuts | None = None) -> RuleInputs:
+def rule_inputs(
+    rollout: Rollout, agent_out: Outputs, value_out: ValueOuts | None = None, learned: Outputs | None = None
+) -> RuleInputs:
     """What the rule sees: rewards and terminations belong to transitions, so the first of each is left out.
 
     Reference: disco_rl/agent.py::Agent._loss
@@ -56,6 +58,7 @@ def rule_inputs(rollout: Rollout, agent_out: Outputs, value_out: ValueOuts | Non
         is_terminal=rollout.discounts[1:] == 0,
         agent_out=agent_out,
         behaviour_agent_out=rollout.agent_outs,
+        learned=learned,
         value_out=value_out,
     )
 
@@ -182,7 +185,12 @@ class Agent:
         )
 
     def loss(
-        self, rollout: Rollout, agent_out: Outputs, meta_out: Mapping[str, Any], is_meta_training: bool = False
+        self,
+        rollout: Rollout,
+        agent_out: Outputs,
+        meta_out: Mapping[str, Any],
+        is_meta_training: bool = False,
+        learned: Outputs | None = None,
     ) -> tuple[Tensor, Logs]:
         """The agent's loss, averaged over all steps but those that follow the end of an episode.
 
@@ -191,13 +199,14 @@ class Agent:
             agent_out: outputs of the online network, [T+1, B, ...] each.
             meta_out: what the rule made of the rollout, as of its `unroll_meta_net`.
             is_meta_training: whether gradients flow into the targets.
+            learned: outputs that the loss learns on, if they are not to be taken from `agent_out`; see `RuleInputs`.
 
         Returns:
             The loss and logs, scalars.
 
         Reference: disco_rl/agent.py::Agent._loss
         """
-        inputs = rule_inputs(rollout, agent_out)
+        inputs = rule_inputs(rollout, agent_out, learned=learned)
         per_step, logs = self.rule.agent_loss(inputs, meta_out, backprop=is_meta_training)
         value_per_step, value_logs = self.rule.agent_loss_no_meta(inputs, meta_out)
         counts = (rollout.discounts[:-1] > 0).to(per_step.dtype)  # [T, B]
@@ -211,7 +220,6 @@ class Agent:
         meta_out: Mapping[str, Any],
         is_meta_training: bool = False,
         agent_out: Outputs | None = None,
-        taken: Outputs | None = None,
     ) -> tuple[Params, Logs]:
         """Gradient of the loss for the parameters, with the targets held constant.
 
@@ -225,7 +233,6 @@ class Agent:
             meta_out: what the rule made of the rollout, as of its `unroll_meta_net`.
             is_meta_training: whether the gradients can be differentiated further.
             agent_out: outputs of the network for `params`, with their graph, if there already.
-            taken: heads whose graph is there only for the actions taken, as of `agent_net.unroll_taken`.
 
         Returns:
             Gradients by parameter, and logs.
@@ -236,24 +243,26 @@ class Agent:
             if agent_out is None:
                 params = _tracked(params, is_meta_training)
                 agent_out = self.network.unroll(params, rollout.observations)
-            taken = taken or {}
-            alias = {head: x.requires_grad_() if head in taken else x.view_as(x) for head, x in agent_out.items()}
+            alias = {head: x.view_as(x) for head, x in agent_out.items()}
             total, logs = self.loss(rollout, alias, meta_out, is_meta_training)
             partial = torch.autograd.grad(
                 total, list(alias.values()), create_graph=is_meta_training, materialize_grads=True
             )
-            given = [
-                ops.batch_lookup(grad, rollout.actions) if head in taken else grad
-                for head, grad in zip(alias, partial, strict=True)
-            ]
             grads = torch.autograd.grad(
-                [taken.get(head, x) for head, x in agent_out.items()],
-                *(list(params.values()), given),
-                create_graph=is_meta_training,
+                list(agent_out.values()), list(params.values()), partial, create_graph=is_meta_training
             )
         if not is_meta_training:
             logs = {name: x.detach() for name, x in logs.items()}
         return dict(zip(params, grads, strict=True)), logs
+
+    def _loss_and_grads_of(
+        self, params: Params, rollout: Rollout, meta_out: Mapping[str, Any], agent_out: Outputs, learned: Outputs
+    ) -> tuple[Params, Logs]:
+        """`loss_and_grads` where only what the loss learns on has a graph, and no target depends on it."""
+        with torch.enable_grad():
+            total, logs = self.loss(rollout, agent_out, meta_out, learned=learned)
+            grads = torch.autograd.grad(total, list(params.values()))
+        return dict(zip(params, grads, strict=True)), {name: x.detach() for name, x in logs.items()}
 
     def learner_step(
         self,
@@ -288,12 +297,16 @@ class Agent:
         config = self.config
         with torch.enable_grad():
             params = _tracked(state.params, is_meta_training)
-            agent_out, taken = self._unroll(params, rollout, is_meta_training)
+            agent_out, learned = self._unroll(params, rollout, is_meta_training)
         with torch.set_grad_enabled(is_meta_training):
-            seen = agent_out if is_meta_training else {head: x.detach() for head, x in agent_out.items()}
+            has_graph = not is_meta_training and learned is None
+            seen = {head: x.detach() for head, x in agent_out.items()} if has_graph else agent_out
             inputs = rule_inputs(rollout, seen, value_out)
             meta_out, meta_state = self.rule.unroll_meta_net(meta_params or {}, params, state.meta_state, inputs)
-            grads, logs = self.loss_and_grads(params, rollout, meta_out, is_meta_training, agent_out, taken)
+            if learned is None:
+                grads, logs = self.loss_and_grads(params, rollout, meta_out, is_meta_training, agent_out)
+            else:
+                grads, logs = self._loss_and_grads_of(params, rollout, meta_out, agent_out, learned)
             grads = distributed.averaged_params(self.averaging, grads)
             directions, opt_state = optim.adam_sg(grads, state.opt_state)
             updates = optim.clip_and_scale(directions, config.max_abs_update, config.learning_rate)
@@ -303,16 +316,16 @@ class Agent:
             logs["meta_out"] = meta_out
         return LearnerState(new_params, opt_state, meta_state), logs
 
-    def _unroll(self, params: Params, rollout: Rollout, is_meta_training: bool) -> tuple[Outputs, Outputs]:
-        """Outputs of the network, and, if only they have the graph, those for the actions taken.
+    def _unroll(self, params: Params, rollout: Rollout, is_meta_training: bool) -> tuple[Outputs, Outputs | None]:
+        """Outputs of the network, and, if only that has a graph, what the loss learns on.
 
         Disco's loss reads of its action model only what it says of the actions taken. Meta-gradients need the rest too.
         """
-        unroll_taken = getattr(self.network, "unroll_taken", None)
-        if is_meta_training or unroll_taken is None or not isinstance(self.config.rule, DiscoConfig):
-            return self.network.unroll(params, rollout.observations), {}
-        every, taken = unroll_taken(params, rollout.observations, rollout.actions)
-        return every, taken
+        unroll_learning = getattr(self.network, "unroll_learning", None)
+        if is_meta_training or unroll_learning is None or not isinstance(self.config.rule, DiscoConfig):
+            return self.network.unroll(params, rollout.observations), None
+        every, learned = unroll_learning(params, rollout.observations, rollout.actions)
+        return every, learned
 
     def _check_state(self, state: LearnerState) -> None:
         """Raises ValueError or TypeError where a state is not of this agent; its numbers are not looked at."""

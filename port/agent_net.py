@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from port import nets
+from port import nets, sharing
 from port.types import LstmState, Observations, Outputs, Params
 
 FLAT_HEADS = ("logits", "y")
@@ -87,7 +87,7 @@ def _gates_by_state_and_action(params: Params, root: LstmState) -> tuple[Tensor,
     return torch.addmm(bias, root.hidden, weight[A:]), weight[:A]
 
 
-def action_model(params: Params, root: LstmState) -> Outputs:
+def action_model(params: Params, root: LstmState) -> dict[str, Tensor]:
     """Predictions for every action: two of [N, L] to z [N, A, P], aux_pi [N, A, A] and q [N, A, K].
 
     Reference: disco_rl/networks/action_models.py::LSTMModel.model_step
@@ -96,7 +96,7 @@ def action_model(params: Params, root: LstmState) -> Outputs:
     return {head: nets.mlp(params, f"model/{head}", transition) for head in MODEL_HEADS}
 
 
-def taken_model(params: Params, root: LstmState, actions: Tensor) -> Outputs:
+def taken_model(params: Params, root: LstmState, actions: Tensor) -> dict[str, Tensor]:
     """`action_model` for one action of each state: two of [N, L] and [N] to z [N, P], aux_pi [N, A] and q [N, K].
 
     Reference: disco_rl/networks/action_models.py::LSTMModel.model_step
@@ -111,7 +111,7 @@ def flat_heads(params: Params) -> list[str]:
     return [name.split("/")[1] for name in params if name.startswith("heads/") and name.endswith("/w")]
 
 
-def step(params: Params, observations: Observations, lead: int = 1) -> Outputs:
+def step(params: Params, observations: Observations, lead: int = 1) -> dict[str, Tensor]:
     """All outputs for observations with `lead` leading axes; which heads there are, the parameters' names say.
 
     Args:
@@ -132,7 +132,7 @@ def step(params: Params, observations: Observations, lead: int = 1) -> Outputs:
     return {head: x.view(*prefix, *x.shape[1:]) for head, x in out.items()}
 
 
-def heads(params: Params, embedding: Tensor) -> Outputs:
+def heads(params: Params, embedding: Tensor) -> dict[str, Tensor]:
     """All outputs for embeddings [N, E]: [N, ...] each, as of `step`.
 
     Reference: disco_rl/networks/nets.py::MLPHeadNet._head_pass
@@ -179,12 +179,33 @@ def policy_logits(params: Params, observations: Observations, lead: int = 1) -> 
 def unroll(params: Params, observations: Observations) -> Outputs:
     """`step` over time: observations [T+1, B, ...]; the network has no memory.
 
+    Where no graph is kept, states that show the same share their outputs (`port.sharing`).
+
     Reference: disco_rl/networks/nets.py::MLPHeadNet.unroll
     """
-    return step(params, observations, lead=2)
+    if torch.is_grad_enabled():
+        return step(params, observations, lead=2)
+    flat, kinds, lead = _different(params, observations)
+    return _over_time(heads(params, torso(params, flat)), kinds, lead)
 
 
-def unroll_taken(params: Params, observations: Observations, actions: Tensor) -> tuple[Outputs, Outputs]:
+def _different(params: Params, observations: Observations) -> tuple[Tensor, sharing.Kinds | None, tuple[int, int]]:
+    """The rows [U, features] that a network has to be asked for, which states [(T+1) B] share them, and T+1 and B."""
+    weight, _ = nets.weight_and_bias(params, "heads/logits")
+    steps, batch = leaves(observations)[0].shape[:2]
+    flat = flatten_observations(observations, 2, like=weight)
+    kinds = sharing.kinds(flat)
+    return flat if kinds is None else flat.index_select(0, kinds.first), kinds, (steps, batch)
+
+
+def _over_time(rows: Outputs, kinds: sharing.Kinds | None, lead: tuple[int, int]) -> Outputs:
+    """Outputs [U, ...] for all states: [T+1, B, ...]."""
+    if kinds is None:
+        return {head: x.unflatten(0, lead) for head, x in rows.items()}
+    return sharing.SharedOutputs(rows, kinds.of, lead)
+
+
+def unroll_learning(params: Params, observations: Observations, actions: Tensor) -> tuple[Outputs, Outputs]:
     """`unroll` for a loss that reads of the action model only what it says of the actions taken.
 
     All actions' predictions are there, but no graph of them is kept: the actions taken are predicted once more, with
@@ -196,18 +217,43 @@ def unroll_taken(params: Params, observations: Observations, actions: Tensor) ->
         actions: [T+1, B].
 
     Returns:
-        All outputs as of `unroll`, of which z, aux_pi and q carry no graph; and these three for the actions taken,
-        [T+1, B, width] each, with their graph.
+        All outputs as of `unroll`, without a graph; and what the loss learns on, with one, [T, B, width] each: the flat
+        heads, and z, aux_pi and q for the actions taken. The bootstrap step is not learned on.
 
     Reference: disco_rl/networks/nets.py::MLPHeadNet.unroll
     """
-    weight, _ = nets.weight_and_bias(params, "heads/logits")
-    lead = actions.shape
-    embedding = torso(params, flatten_observations(observations, 2, like=weight))
+    flat, kinds, lead = _different(params, observations)
+    embedding = torso(params, flat)
     root = root_state(params, embedding)
+    by_state = {head: nets.linear(params, f"heads/{head}", embedding) for head in flat_heads(params)}
     with torch.no_grad():
-        every = action_model(params, root)
-    flat = {head: nets.linear(params, f"heads/{head}", embedding) for head in flat_heads(params)}
-    taken = taken_model(params, root, actions.reshape(-1).to(embedding.device, torch.long))
-    out, own = ({head: x.view(*lead, *x.shape[1:]) for head, x in outs.items()} for outs in ({**flat, **every}, taken))
-    return out, own
+        every = {head: x.detach() for head, x in by_state.items()} | dict(action_model(params, root))
+    T, B = lead[0] - 1, lead[1]
+    taken = actions[:-1].reshape(-1).to(flat.device, torch.long)  # [T B]
+    if kinds is None:
+        learned = {head: x[: T * B] for head, x in by_state.items()}
+        learned |= taken_model(params, LstmState(*(x[: T * B] for x in root)), taken)
+    else:
+        of = kinds.of[: T * B]
+        learned = {head: x.index_select(0, of) for head, x in by_state.items()}
+        learned |= _taken_by_kind(params, root, of, taken)
+    return _over_time(every, kinds, lead), {head: x.unflatten(0, (T, B)) for head, x in learned.items()}
+
+
+def _taken_by_kind(params: Params, root: LstmState, of: Tensor, actions: Tensor) -> dict[str, Tensor]:
+    """`taken_model` where states share their root: each pair of a kind of state and an action is asked for once.
+
+    Args:
+        params: of the agent.
+        root: two of [U, L].
+        of: [N], which of them each state has.
+        actions: [N].
+
+    Returns:
+        z [N, P], aux_pi [N, A] and q [N, K].
+    """
+    A = params["model/lstm/w"].shape[0] - root.hidden.shape[-1]
+    pairs, pair = torch.unique(of * A + actions, return_inverse=True)
+    state, action = pairs // A, pairs % A
+    own = taken_model(params, LstmState(*(x.index_select(0, state) for x in root)), action)
+    return {head: x.index_select(0, pair) for head, x in own.items()}

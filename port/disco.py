@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from port import agent_net, meta_net, moving_average, names, ops, optim, update_rule, values
+from port import agent_net, meta_net, moving_average, names, ops, optim, sharing, update_rule, values
 from port.config import DiscoConfig, HyperParams, MetaNetConfig
 from port.distributed import Averaging
 from port.types import Heads, Logs, LstmState, MetaOut, MetaState, Observations, Outputs, Params, RuleInputs
@@ -74,8 +74,8 @@ def unroll_meta_net(
     update_rule.check_inputs(inputs, ALL_HEADS, "Disco", is_off_policy=True)
     target_out = unroll_policy(meta_state.target_params, inputs.observations)
     outs, adv_ema, td_ema = values.value_outs(
-        inputs.agent_out["q"],
-        target_out["q"],
+        sharing.find(inputs.agent_out, "q"),
+        sharing.find(target_out, "q"),
         inputs.agent_out["logits"],
         inputs.behaviour_agent_out["logits"],
         inputs.actions,
@@ -123,22 +123,24 @@ def agent_loss(
     Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.agent_loss
     """
     update_rule.check_inputs(inputs, tuple(head for head in ALL_HEADS if head != "q"), "Disco")
-    out = {head: x[:-1] for head, x in inputs.agent_out.items()}
     pi_hat, y_hat, z_hat = (meta_out[name] if backprop else meta_out[name].detach() for name in ("pi", "y", "z"))
+    own = inputs.learned
+    logits, y = (inputs.agent_out[head][:-1] if own is None else own[head] for head in ("logits", "y"))
     # Looked up before the last step is dropped: else the backward pass pads the outputs of all actions with zeros.
-    z_a = ops.batch_lookup(inputs.agent_out["z"], inputs.actions)[:-1]  # [T, B, P]
-    aux_a = ops.batch_lookup(inputs.agent_out["aux_pi"], inputs.actions)[:-1]  # [T, B, A]
-    for name, got, want in (("pi", pi_hat, out["logits"]), ("y", y_hat, out["y"]), ("z", z_hat, z_a)):
+    z_a = ops.batch_lookup(inputs.agent_out["z"], inputs.actions)[:-1] if own is None else own["z"]  # [T, B, P]
+    aux_a = ops.batch_lookup(inputs.agent_out["aux_pi"], inputs.actions)[:-1] if own is None else own["aux_pi"]
+    for name, got, want in (("pi", pi_hat, logits), ("y", y_hat, y), ("z", z_hat, z_a)):
         if got.shape != want.shape:
             raise ValueError(f"The target {name} is {tuple(got.shape)}; the agent predicts {tuple(want.shape)}.")
 
     # Log-probabilities, once for the losses and the logged entropies.
-    log_pi, log_y, log_z, log_aux = (ops.log_probs(x) for x in (out["logits"], out["y"], z_a, aux_a))
-    log_pi_hat, log_y_hat, log_z_hat = (ops.log_probs(x) for x in (pi_hat, y_hat, z_hat))
-    log_next = ops.log_probs(inputs.agent_out["logits"][1:])
+    log_probs = ops.log_probs if backprop else ops.log_probs_once
+    log_pi, log_y, log_z, log_aux = (log_probs(x) for x in (logits, y, z_a, aux_a))
+    log_pi_hat, log_y_hat, log_z_hat = (log_probs(x) for x in (pi_hat, y_hat, z_hat))
+    log_next = log_probs(inputs.agent_out["logits"][1:])
 
     # Two policies are few numbers and often nearly equal, which leaves little of a float32 difference.
-    wide_hat, wide_pi = (ops.log_probs(ops.widened(x)) for x in (pi_hat, out["logits"]))
+    wide_hat, wide_pi = (ops.log_probs(ops.widened(x)) for x in (pi_hat, logits))
     pi_loss = ops.kl_from_log_probs(wide_hat, wide_pi).to(log_pi.dtype)  # [T, B]
     y_loss = ops.kl_from_log_probs(log_y_hat, log_y)
     z_loss = ops.kl_from_log_probs(log_z_hat, log_z)
@@ -154,10 +156,19 @@ def agent_loss(
             "aux_policy_entropy": log_aux,
             "aux_target_entropy": log_next,
         }
-        means = {"logits": out["logits"], "y": out["y"], "z": out["z"], "pi_loss": pi_loss, "aux_kl_loss": aux_loss}
+        means = {"logits": logits, "y": y, "pi_loss": pi_loss, "aux_kl_loss": aux_loss}
         means |= {"pi_hat": pi_hat, "y_hat": y_hat, "z_hat": z_hat}
         means |= {name: ops.entropy_from_log_probs(x) for name, x in by_log.items()}
-        return total, {name: ops.mean(x) for name, x in means.items()}
+        logs = {name: ops.mean(x) for name, x in means.items()}
+        return total, {**logs, "z": _mean_of_first_steps(sharing.find(inputs.agent_out, "z"))}
+
+
+def _mean_of_first_steps(x: Tensor | sharing.Shared) -> Tensor:
+    """Mean over all but the last step of [T+1, B, ...]; what states share is averaged once, in double."""
+    if isinstance(x, Tensor):
+        return ops.mean(x[:-1])
+    by_state = x.map(lambda rows: ops.widened(rows.sum(-1)).flatten(2).sum(-1)).spread()[:-1]  # [T, B]
+    return (by_state.mean() / x.rows[0, 0].numel()).to(x.rows.dtype)
 
 
 def agent_loss_no_meta(
@@ -176,7 +187,8 @@ def agent_loss_no_meta(
 
     Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.agent_loss_no_meta
     """
-    q_a = ops.batch_lookup(inputs.agent_out["q"], inputs.actions)[:-1]  # [T, B, K]
+    own = inputs.learned
+    q_a = ops.batch_lookup(inputs.agent_out["q"], inputs.actions)[:-1] if own is None else own["q"]  # [T, B, K]
     td = meta_out["q_td"].detach()
     loss = values.value_loss_from_td(q_a, td, rule.max_abs_value, categorical=True, nonlinear=True)
     logs = {

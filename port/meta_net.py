@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from port import distributed, nets, transforms
+from port import distributed, nets, sharing, transforms
 from port.distributed import Averaging
 from port.input_option import NETS, InputOption, TransformConfig
+from port.sharing import Shared
 from port.types import LstmState, Outputs, Params, RuleInputs
 
 
-def extract(inputs: RuleInputs, path: str) -> Tensor:
+def extract(inputs: RuleInputs, path: str) -> Tensor | Shared:
     """The tensor at `a/b/c`: attribute a of the inputs, key b in it, key c in that.
 
     Reference: disco_rl/networks/meta_nets.py::_multi_level_extract_by_attr_or_key
@@ -25,7 +26,7 @@ def extract(inputs: RuleInputs, path: str) -> Tensor:
     found: Any = inputs
     for depth, key in enumerate(path.split("/")):
         if isinstance(found, Mapping) and key in found:
-            found = found[key]
+            found = sharing.find(found, key)
         elif depth == 0 and hasattr(found, key):
             found = getattr(found, key)
         else:
@@ -45,7 +46,7 @@ class Features:
         self.inputs = inputs
         self.actions = inputs.actions[:-1]  # [T, B]
         self.policy = inputs.agent_out["logits"].detach().softmax(-1)  # [T+1, B, A]
-        self._known: dict[tuple[str, ...], Tensor] = {}
+        self._known: dict[tuple[str, ...], Tensor | Shared] = {}
 
     def evaluate(self, feature: TransformConfig, params: Params, scope: str) -> Tensor:
         """Value of a feature, with y_net and z_net taken from `params` under `scope`."""
@@ -56,18 +57,25 @@ class Features:
             key = (*key, name)
             if key not in self._known:
                 is_net = name.removeprefix(scope) in NETS
-                self._known[key] = nets.mlp(params, name, x) if is_net else self._transform(name, x)
+                self._known[key] = _through(params, name, x) if is_net else self._transform(name, x)
             x = self._known[key]
-        return x
+        return sharing.spread(x)
 
-    def _source(self, feature: TransformConfig, key: tuple[str, ...]) -> Tensor:
+    def _source(self, feature: TransformConfig, key: tuple[str, ...]) -> Tensor | Shared:
         if key not in self._known:
             x = extract(self.inputs, feature.source)
-            self._known[key] = x.unsqueeze(-1) if feature.needs_unit_axis else x
+            self._known[key] = sharing.mapped(x, lambda x: x.unsqueeze(-1)) if feature.needs_unit_axis else x
         return self._known[key]
 
-    def _transform(self, name: str, x: Tensor) -> Tensor:
-        return transforms.apply(name, x, self.actions, self.policy)
+    def _transform(self, name: str, x: Tensor | Shared) -> Tensor | Shared:
+        if name in transforms.POINTWISE_IN_TIME:
+            return sharing.mapped(x, lambda x: transforms.apply(name, x, self.actions, self.policy))
+        return transforms.apply(name, sharing.spread(x), self.actions, self.policy)
+
+
+def _through(params: Params, net: str, x: Tensor | Shared) -> Tensor | Shared:
+    """What a net makes of every state."""
+    return sharing.mapped(x, lambda x: nets.mlp(params, net, x))
 
 
 def build_inputs(features: Features, option: InputOption, params: Params, scope: str = "") -> tuple[Tensor, Tensor]:

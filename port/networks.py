@@ -74,9 +74,9 @@ class MlpNetwork:
         """All heads for observations [T+1, B, ...]."""
         return agent_net.unroll(params, observations)
 
-    def unroll_taken(self, params: Params, observations: Observations, actions: Tensor) -> tuple[Outputs, Outputs]:
-        """All heads, and those of the action model for the actions taken, with a graph; as `agent_net.unroll_taken`."""
-        return agent_net.unroll_taken(params, observations, actions)
+    def unroll_learning(self, params: Params, observations: Observations, actions: Tensor) -> tuple[Outputs, Outputs]:
+        """All heads without a graph, and what Disco's loss learns on with one; as `agent_net.unroll_learning`."""
+        return agent_net.unroll_learning(params, observations, actions)
 
     def policy(self, params: Params) -> Callable[[Observations], Tensor]:
         """A function from observations [B, ...] to logits [B, A]."""

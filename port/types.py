@@ -14,7 +14,7 @@ from torch import Tensor
 
 Params: TypeAlias = dict[str, Tensor]
 Observations: TypeAlias = Tensor | Mapping[str, Any]
-Outputs: TypeAlias = dict[str, Tensor]
+Outputs: TypeAlias = Mapping[str, Tensor]
 Logs: TypeAlias = dict[str, Any]
 MetaOut: TypeAlias = dict[str, Any]  # what a rule prepares for its loss: tensors, or a dict of tensors
 RuleState: TypeAlias = Any  # MetaState for Disco, ActorCriticState, or None: only the rule itself looks inside
@@ -130,6 +130,8 @@ class RuleInputs:
         is_terminal: [T, B], whether the transition ended the episode.
         agent_out: outputs of the online network, [T+1, B, ...] each.
         behaviour_agent_out: outputs of the network that acted; only `logits` [T+1, B, A] is needed.
+        learned: of the online network, what the loss learns on, [T, B, ...] each: its heads, those of the action model
+            for the actions taken. Where it is not given, the loss takes it from `agent_out`.
         extra_from_rule: what the rule computed for its meta-network (values, advantages, target outputs).
         value_out: estimates of a value function outside the agent; the policy-gradient rule needs them.
     """
@@ -140,6 +142,7 @@ class RuleInputs:
     is_terminal: Tensor
     agent_out: Outputs
     behaviour_agent_out: Outputs
+    learned: Outputs | None = None
     extra_from_rule: Mapping[str, Any] | None = None
     value_out: ValueOuts | None = None
 

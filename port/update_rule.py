@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from port import agent_net, ops, trees
+from port import agent_net, ops, sharing, trees
 from port.types import Heads, Logs, MetaOut, Params, RuleInputs, RuleState
 
 
@@ -156,15 +156,16 @@ def check_inputs(inputs: RuleInputs, heads: tuple[str, ...], rule: str, is_off_p
         raise KeyError(f"The agent's outputs lack {', '.join(missing)}; {rule} needs {', '.join(heads)}.")
     if is_off_policy and "logits" not in inputs.behaviour_agent_out:
         raise KeyError("The outputs of the acting network lack logits; the importance weights need them.")
-    A = inputs.agent_out["logits"].shape[-1]
-    leads: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
+    A = sharing.shape(inputs.agent_out, "logits")[-1]
+    leads: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     for head in heads:
-        leads[f"agent_out/{head}"] = (inputs.agent_out[head], (T + 1, B, A)[: 2 + (head in agent_net.MODEL_HEADS)])
+        wanted = (T + 1, B, A)[: 2 + (head in agent_net.MODEL_HEADS)]
+        leads[f"agent_out/{head}"] = (sharing.shape(inputs.agent_out, head), wanted)
     if "logits" in inputs.behaviour_agent_out:
-        leads["behaviour_agent_out/logits"] = (inputs.behaviour_agent_out["logits"], (T + 1, B, A))
-    leads["actions"] = (inputs.actions, (T + 1, B))
-    leads["is_terminal"] = (inputs.is_terminal, (T, B))
-    for name, (x, lead) in leads.items():
-        if tuple(x.shape[: len(lead)]) != lead:
-            raise ValueError(f"With {T} transitions of {B}, {name} must start with {lead}; got {tuple(x.shape)}.")
+        leads["behaviour_agent_out/logits"] = (tuple(inputs.behaviour_agent_out["logits"].shape), (T + 1, B, A))
+    leads["actions"] = (tuple(inputs.actions.shape), (T + 1, B))
+    leads["is_terminal"] = (tuple(inputs.is_terminal.shape), (T, B))
+    for name, (shape, lead) in leads.items():
+        if shape[: len(lead)] != lead:
+            raise ValueError(f"With {T} transitions of {B}, {name} must start with {lead}; got {shape}.")
     ops.check_actions(inputs.actions, A)

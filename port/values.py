@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from port import moving_average, ops
+from port import moving_average, ops, sharing
 from port.distributed import Averaging
+from port.sharing import Shared
 from port.types import EmaState, ValueOuts
 
 
@@ -51,12 +52,16 @@ def _bound(max_abs_value: float | None) -> float:
 
 
 def q_and_v(
-    q_net_out: Tensor, pi_logits: Tensor, max_abs_value: float | None, categorical: bool = True, nonlinear: bool = True
+    q_net_out: Tensor | Shared,
+    pi_logits: Tensor,
+    max_abs_value: float | None,
+    categorical: bool = True,
+    nonlinear: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Action values and their mean under the policy.
 
     Args:
-        q_net_out: [T+1, B, A, K].
+        q_net_out: [T+1, B, A, K], the whole of it or what states share of it.
         pi_logits: [T+1, B, A], of the online policy, for online and target values alike.
         max_abs_value: the outermost bin.
         categorical: as in `values_from_logits`.
@@ -67,7 +72,8 @@ def q_and_v(
 
     Reference: disco_rl/value_fns/value_utils.py::extract_scalar_values_from_net_out
     """
-    q_values = values_from_logits(q_net_out, max_abs_value, categorical, nonlinear)
+    shared = sharing.mapped(q_net_out, lambda x: values_from_logits(x, max_abs_value, categorical, nonlinear))
+    q_values = sharing.spread(shared)
     return q_values, (pi_logits.softmax(-1) * q_values).sum(-1)
 
 
@@ -166,8 +172,8 @@ def estimate_q_values(
 
 
 def value_outs(
-    q_net_out: Tensor,
-    target_q_net_out: Tensor,
+    q_net_out: Tensor | Shared,
+    target_q_net_out: Tensor | Shared,
     pi_logits: Tensor,
     mu_logits: Tensor,
     actions: Tensor,

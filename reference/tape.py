@@ -1,8 +1,8 @@
 """`python -m reference tape`: lets the original learn Catch and records its lives, action by action.
 
 Of each life: a tape in float32 and one in float64, and tapes of the same life with every initial parameter moved by
-one unit in the last place, which end soon after the first action that differs (Disco103's in float64, which cost most,
-after 300 steps at most). A finished tape is written at once; called again, the command records what is missing.
+one unit in the last place, which end soon after the first action that differs. A finished tape is written at once;
+called again, the command records what is missing.
 
 Example:
     python -m reference tape embedded actor_critic --seeds 0,1,2 --moved 3
@@ -31,7 +31,6 @@ from reference.record import RecordError, provenance, require_original
 from reference.record_worker import refuse_the_port
 
 DTYPES = ("float32", "float64")
-MOVED_STEPS = {("disco103", "float64"): 300}  # at most: a step takes more than a second
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,8 +105,7 @@ def check(store: TapeStore, lives: list[Life], dtypes: tuple[str, ...], directio
 
 
 def _piece(store: TapeStore, of: Life, dtype: str, direction: int) -> Piece:
-    longest = MOVED_STEPS.get((of.name.rpartition("_seed")[0], dtype), of.loop.num_steps)
-    beside = store.load(of.name, dtype).cut(longest) if direction else None
+    beside = store.load(of.name, dtype) if direction else None
     name = tape_name(of, dtype, direction)
     steps = of.loop.num_steps if beside is None else beside.steps
     return Piece(name, steps, (of, dtype, direction, store.params(of.name), beside))

@@ -108,6 +108,7 @@ def test_memory_is_saved_where_asked_for(monkeypatch, recompute):
 def test_a_meta_update_of_the_run_is_adam_along_the_mean_of_the_agents_gradients(tmp_path: Path):
     settings = {"num_meta_updates": 1, "evaluate_every": 0, "max_meta_grad_norm": 1e-3, "meta_learning_rate": 3e-4}
     config = MetaTrainConfig(**{**TINY, **settings})
+    torch.set_num_threads(1)  # as the run's workers: some processors add up otherwise with two
     begun = start(config, None)
     given = [Member(config, i).contribute(0, None, begun.meta_params)[1] for i in range(2)]
     wanted, _, logs = meta_gradient.meta_update(

@@ -1,0 +1,104 @@
+"""What states that show the same can share: a network without memory is asked once for each kind of observation.
+
+In a batch from a small world most observations come again and again (8x8 Catch has 512 different ones, a batch of the
+evaluation 1,856 states). Where enough of them do, networks run over the different ones only, and what they say is given
+to every state that shows the same. Numbers are those of a network that is asked for every state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+WORTH_IT = 2 / 3  # share of different rows up to which sharing costs less than it saves
+MOST = 2**22  # numbers that are looked at; beyond, looking costs too much
+_BITS = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}
+
+
+class Kinds(NamedTuple):
+    """Which of N rows are the same, bit for bit: U kinds."""
+
+    first: Tensor  # [U], the position of a row of each kind
+    of: Tensor  # [N], the kind of each row
+
+
+def kinds(rows: Tensor) -> Kinds | None:
+    """The kinds of rows in [N, F], or None where too few are the same to be worth it."""
+    N = rows.shape[0]
+    if rows.numel() > MOST or rows.dtype not in _BITS or rows.requires_grad:
+        return None
+    bits = rows.detach().contiguous().view(_BITS[rows.dtype]).to(torch.int64)
+    numbers, of = torch.unique((bits * _factors(rows.shape[1], str(rows.device))).sum(1), return_inverse=True)
+    if len(numbers) > WORTH_IT * N:
+        return None
+    first = torch.empty_like(numbers).scatter_(0, of, torch.arange(N, device=rows.device))
+    is_same = torch.equal(bits, bits.index_select(0, first).index_select(0, of))  # two kinds may have one number
+    return Kinds(first, of) if is_same else None
+
+
+@lru_cache(maxsize=16)
+def _factors(size: int, device: str) -> Tensor:
+    """Odd numbers with which a row's bits are added up, modulo 2 ** 64, to the number of its kind."""
+    generator = torch.Generator().manual_seed(0)
+    return (torch.randint(-(2**62), 2**62, (size,), generator=generator) * 2 + 1).to(device)
+
+
+class Shared(NamedTuple):
+    """A tensor [T+1, B, ...] of which only the different rows are there."""
+
+    rows: Tensor  # [1, U, ...], so that what treats each state on its own can be applied to it
+    of: Tensor  # [(T+1) B], the kind of each state
+    lead: tuple[int, int]  # T+1, B
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Shared:
+        """The same function of every state, which must keep the two leading axes."""
+        return self._replace(rows=function(self.rows))
+
+    def spread(self) -> Tensor:
+        """The whole tensor, [T+1, B, ...]."""
+        return self.rows[0].index_select(0, self.of).unflatten(0, self.lead)
+
+
+class SharedOutputs(Mapping[str, Tensor]):
+    """A network's outputs by head, [T+1, B, ...] each; a head is spread over all states when somebody asks for it."""
+
+    def __init__(self, rows: Mapping[str, Tensor], of: Tensor, lead: tuple[int, int]) -> None:
+        """Takes each head's different rows [U, ...] and the kind of each state [(T+1) B]."""
+        self.shared = {head: Shared(x.unsqueeze(0), of, lead) for head, x in rows.items()}
+        self._spread: dict[str, Tensor] = {}
+
+    def __getitem__(self, head: str) -> Tensor:
+        if head not in self._spread:
+            self._spread[head] = self.shared[head].spread()
+        return self._spread[head]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shared)
+
+    def __len__(self) -> int:
+        return len(self.shared)
+
+
+def find(outputs: Mapping[str, Tensor], head: str) -> Tensor | Shared:
+    """A head as it is at hand."""
+    return outputs.shared[head] if isinstance(outputs, SharedOutputs) else outputs[head]
+
+
+def spread(x: Tensor | Shared) -> Tensor:
+    """The whole tensor."""
+    return x.spread() if isinstance(x, Shared) else x
+
+
+def mapped(x: Tensor | Shared, function: Callable[[Tensor], Tensor]) -> Tensor | Shared:
+    """The same function of every state of [T+1, B, ...]; it must keep the two leading axes."""
+    return x.map(function) if isinstance(x, Shared) else function(x)
+
+
+def shape(outputs: Mapping[str, Tensor], head: str) -> tuple[int, ...]:
+    """Of a head, [T+1, B, ...]."""
+    x = find(outputs, head)
+    return (*x.lead, *x.rows.shape[2:]) if isinstance(x, Shared) else tuple(x.shape)
