@@ -5,7 +5,9 @@ function, the meta-network and the moving averages; it is the counterpart of the
 (None) there is one process, and nothing is averaged.
 
 The average can be differentiated any number of times: each rank's cotangents are averaged in turn, as the transpose of
-`pmean` does. So whoever differentiates through an average must do so on every rank, in the same order.
+`pmean` does. So whoever differentiates through an average must do so on every rank. Autograd goes back through its
+nodes in the reverse of the order in which they were made, so that ranks meet again in the same order, even where the
+graphs between their averages are not the same.
 
 `Processes` speaks over torch.distributed (gloo on processors, NCCL on GPUs); `in_threads` runs ranks as threads of this
 process, for tests and for looking on (on processors only: the backward passes of GPUs share their threads).
@@ -79,7 +81,16 @@ class Averaging(ABC):
         found = self.gather(item)
         odd = [rank for rank, other in enumerate(found) if other != found[0]]
         if odd:
-            raise ValueError(f"{what} of rank {odd[0]} is not that of rank 0: {found[odd[0]]} against {found[0]}.")
+            difference = _difference(found[odd[0]], found[0])
+            raise ValueError(f"{what} of rank {odd[0]} is not that of rank 0: {difference}. Start all ranks alike.")
+
+
+def _difference(one: Any, other: Any) -> str:
+    """Where two values differ; of records, the first entry that does."""
+    if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
+        return f"{one} against {other}"
+    name = next(name for name in {**one, **other} if one.get(name) != other.get(name))
+    return f"{name} {_difference(one.get(name), other.get(name))}"
 
 
 class _Mean(torch.autograd.Function):

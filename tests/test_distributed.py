@@ -94,6 +94,19 @@ def test_an_average_can_be_differentiated_twice():
         torch.testing.assert_close(second, 2 * y * 6 * x + 2 * slope * 3 * x**2, rtol=1e-14, atol=0)
 
 
+def test_ranks_whose_graphs_differ_meet_in_the_same_order_on_the_way_back():
+    def work(averaging: Averaging) -> torch.Tensor:
+        x = torch.full((3,), 1.0 + averaging.rank, requires_grad=True)
+        longer = x * 2 if averaging.rank == 0 else (x * 4 / 2).exp().log()  # on one rank three more nodes
+        (first,) = averaging.mean(longer)
+        (second,) = averaging.mean((x[:2] * 3).exp().log() if averaging.rank == 0 else x[:2] * 3)
+        tail = first.sum() if averaging.rank == 1 else (first + 0).neg().neg().sum()
+        return torch.autograd.grad(tail + second.sum(), x)[0]
+
+    for found in in_threads([work] * TWO, timedelta(seconds=20)):
+        torch.testing.assert_close(found, torch.tensor([5.0, 5.0, 2.0]))
+
+
 def test_an_average_has_tangents():
     def work(averaging: Averaging) -> torch.Tensor:
         x = torch.tensor([1.0 + averaging.rank])
@@ -148,7 +161,7 @@ def test_ranks_that_are_not_alike_are_refused():
         config = TrainConfig(batch_size=2, capacity=4, rollout_length=4, seed=averaging.rank)
         return Trainer(CatchWorld(Catch(4, 4), 2), *load_rule("actor_critic", dense=(8,)), config, averaging=averaging)
 
-    with pytest.raises(ValueError, match="The setting .first. of rank 1 is not that of rank 0"):
+    with pytest.raises(ValueError, match="The setting .first. of rank 1 is not that of rank 0: train seed 1 against 0"):
         in_threads([make] * TWO)
 
 

@@ -93,8 +93,8 @@ class Trainer:
 
     Where learning is spread over ranks, each has a trainer with environments, replay and random numbers of its own, and
     the agent averages what the original averages inside its learner step: gradients, moments and the meta-RNN's input.
-    Batches, environments and capacity are those of each rank. Parameters are the same everywhere, which is checked at
-    the start and at every checkpoint; rank 0 logs, and every rank saves what is its own.
+    Batches, environments and capacity are those of each rank. What has been learned is the same everywhere, which is
+    checked at the start and at every checkpoint; rank 0 logs, and every rank saves what is its own.
     """
 
     def __init__(
@@ -334,7 +334,8 @@ class Trainer:
         """Raises ValueError where ranks that should be equal are not, before they average what does not fit."""
         if self.averaging:
             self.averaging.check_same(self.settings(), f"The setting ({when})")
-            self.averaging.check_same(checkpoint.digest(self.params), f"The digest of the parameters ({when})")
+            state = checkpoint.digest(trees.flatten(self.state))
+            self.averaging.check_same(state, f"The digest of the learner's state ({when})")
 
     def _resume(self) -> logs.Logs | None:
         """Takes up the run in the folder, if there is one: rank 0 by its checkpoint, the others from the same step."""
@@ -351,6 +352,7 @@ class Trainer:
         step, problem = self.averaging.gather((self.step, problem))[0]
         if problem:
             raise ValueError(problem)
+        self.out.mkdir(parents=True, exist_ok=True)  # of each machine
         if self.rank > 0 and step:
             path = ranks.path_of(self.out, self.averaging, step)
             self._unpack(checkpoint.load(path, self.settings(), self.config.device))
