@@ -28,7 +28,7 @@ from port.meta_train import MetaTrainConfig
 from port.meta_train.ranks import Ranks
 from port.meta_train.run import run
 from port.meta_train.workers import Workers
-from port.training import CatchWorld, TrainConfig, Trainer, load_rule
+from port.training import CatchWorld, TrainConfig, Trainer, load_rule, ranks
 from tests import distributed_case as case
 from tests.rank_work import DIES_AFTER
 from tests.test_meta_train import TINY, finished
@@ -241,6 +241,7 @@ def test_ranks_have_the_same_parameters_and_experience_of_their_own(tmp_path: Pa
     assert all(torch.equal(x, second.params[name]) for name, x in first.params.items())
     mine, others = first._buffer.save()[0], second._buffer.save()[0]
     assert not torch.equal(mine["actions"], others["actions"])
+    assert len({ranks.own_seed(17, rank) for rank in range(8)}) == 8 and ranks.own_seed(17, 0) == 17
     assert [path.name for path in sorted(tmp_path.glob("checkpoint*"))] == [
         "checkpoint.rank1.4.safetensors",
         "checkpoint.safetensors",
