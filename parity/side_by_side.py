@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -33,9 +34,11 @@ class Piece:
 
 
 def _one_thread_each() -> None:
-    """For a process that has not loaded what computes yet."""
+    """For a fresh process; what the caller's main module loads is loaded by now, and does not read these any more."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 def _run(function: Callable[..., T], piece: Piece, told: Any) -> T:

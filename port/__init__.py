@@ -6,6 +6,7 @@ state = agent.initial_learner_state(torch.Generator().manual_seed(0), torch.floa
 state, logs = agent.learner_step(rollout, state, meta_params)
 """
 
+from port import threads as threads  # before torch is loaded
 from port.agent import Agent
 from port.config import (
     ActorCriticConfig,

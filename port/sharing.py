@@ -16,7 +16,12 @@ from torch import Tensor
 
 WORTH_IT = 2 / 3  # share of different rows up to which sharing costs less than it saves
 MOST = 2**22  # numbers that are looked at; beyond, looking costs too much
-_BITS = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}
+_BITS = {
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+}
 
 
 class Kinds(NamedTuple):

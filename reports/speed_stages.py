@@ -23,8 +23,7 @@ ORDER = (
     "meta-network",
     "target averaging",
     "loss",
-    "backward of the loss",
-    "backward of the network",
+    "backward",
     "optimiser",
     "norms for the logs",
     REST,
@@ -81,9 +80,8 @@ class Stopwatch:
         return {**found, REST: total - sum(found.values())}
 
 
-def _backward_stage(outputs: Any, *_: Any) -> str:
-    """The loss is one tensor, the network's outputs are several."""
-    return "backward of the loss" if isinstance(outputs, torch.Tensor) else "backward of the network"
+def _backward_stage(*_: Any) -> str:
+    return "backward"
 
 
 class TimedNetwork:
@@ -93,8 +91,8 @@ class TimedNetwork:
         """Takes the network."""
         self._inner = inner
         self.unroll = watch.timed(inner.unroll, _forward_stage)
-        if hasattr(inner, "unroll_taken"):
-            self.unroll_taken = watch.timed(inner.unroll_taken, _forward_stage)
+        if hasattr(inner, "unroll_learning"):
+            self.unroll_learning = watch.timed(inner.unroll_learning, _forward_stage)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

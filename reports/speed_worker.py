@@ -78,8 +78,9 @@ def load_side(name: str, threads: int) -> Any:
 
 
 def _environment(threads: int) -> dict[str, str]:
-    """Threads for torch and for XLA, which decides on all else as its users let it."""
+    """Threads for torch, which sleep while they wait, and for XLA, which decides on all else as its users let it."""
     count = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NPROC")}
+    count["OMP_WAIT_POLICY"] = "PASSIVE"
     path = [os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
     alone = " --xla_cpu_multi_thread_eigen=false" if threads == 1 else ""
     xla = {"XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + alone, "JAX_PLATFORMS": "cpu"}

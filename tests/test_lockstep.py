@@ -82,6 +82,14 @@ def plan(store, tmp_path, **changes):
 # The verdict
 
 
+def count_threads(tell):
+    return torch.get_num_threads()
+
+
+def test_pieces_compute_with_one_thread_each_although_this_module_has_loaded_torch():
+    assert list(run_all(count_threads, [Piece("one", 1, ())], 1)) == [1]
+
+
 def test_the_same_life_is_in_lockstep(recorded, tmp_path):
     verdict = lockstep.run(plan(recorded, tmp_path))
     assert verdict.is_equal

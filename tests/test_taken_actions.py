@@ -1,9 +1,14 @@
-"""The learner step keeps a graph of the action model only for the actions taken: nothing of what it learns changes."""
+"""Short cuts of the learner step: a graph only for the actions taken, and outputs that states share.
+
+Nothing of what it learns changes.
+"""
+
+from dataclasses import replace
 
 import pytest
 import torch
 
-from port import agent_net, init, ops
+from port import agent_net, init, ops, sharing, trees
 from port.adapter.curves import agent_config
 from port.agent import Agent
 from port.config import DiscoConfig
@@ -21,7 +26,7 @@ class Plain:
         self.inner = inner
 
     def __getattr__(self, name):
-        if name == "unroll_taken":
+        if name == "unroll_learning":
             raise AttributeError(name)
         return getattr(self.inner, name)
 
@@ -39,26 +44,76 @@ def given(tmp_path_factory):
     return agent, state, meta_params, rollout
 
 
-def test_all_outputs_are_those_of_the_unroll_and_the_taken_ones_are_looked_up_in_them(given):
-    agent, state, _, rollout = given
-    ref = agent_net.unroll(state.params, rollout.observations)
-    out, taken = agent_net.unroll_taken(state.params, rollout.observations, rollout.actions)
-    assert out.keys() == ref.keys() and set(taken) == set(agent_net.MODEL_HEADS)
+@pytest.fixture(params=["shared", "all different"])
+def boards(given, request):
+    """A rollout in which states show the same, or in which no two do."""
+    rollout = given[3]
+    if request.param == "shared":
+        few = rollout.observations.flatten(0, 1)[: len(rollout.actions)]
+        return replace(
+            rollout, observations=few.repeat(rollout.actions.shape[1], 1, 1, 1).view_as(rollout.observations)
+        )
+    noise = torch.rand(rollout.observations.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return replace(rollout, observations=rollout.observations + noise)
+
+
+def test_all_outputs_are_those_of_the_unroll_and_the_loss_learns_on_those_of_the_actions_taken(given, boards):
+    agent, state, _, _ = given
+    ref = agent_net.step(state.params, boards.observations, lead=2)
+    out, learned = agent_net.unroll_learning(state.params, boards.observations, boards.actions)
+    assert out.keys() == ref.keys() == learned.keys()
     for head, x in out.items():
         torch.testing.assert_close(x, ref[head], rtol=0, atol=1e-14)
-    for head, x in taken.items():
-        torch.testing.assert_close(x, ops.batch_lookup(ref[head], rollout.actions), rtol=0, atol=1e-14)
+    for head, x in learned.items():
+        want = ops.batch_lookup(ref[head], boards.actions) if head in agent_net.MODEL_HEADS else ref[head]
+        torch.testing.assert_close(x, want[:-1], rtol=0, atol=1e-14)
 
 
-def test_a_learner_step_is_the_same_with_and_without_the_short_cut(given):
-    agent, state, meta_params, rollout = given
+def test_states_that_show_the_same_share_their_outputs_where_no_graph_is_kept(given, boards, request):
+    _, state, _, _ = given
+    is_shared = "shared" in request.node.callspec.id
+    with torch.no_grad():
+        out = agent_net.unroll(state.params, boards.observations)
+    assert isinstance(out, sharing.SharedOutputs) == is_shared
+    for head, x in agent_net.step(state.params, boards.observations, lead=2).items():
+        torch.testing.assert_close(out[head], x, rtol=0, atol=1e-14)
+        assert sharing.shape(out, head) == tuple(x.shape)
+    assert not isinstance(agent_net.unroll(state.params, boards.observations), sharing.SharedOutputs)
+
+
+def test_a_learner_step_is_the_same_with_and_without_the_short_cuts(given, boards, monkeypatch):
+    agent, state, meta_params, _ = given
+    rollout = boards
     plain = Agent(agent.config, agent.obs_spec, ACTIONS, Plain(agent.network))
-    (got, got_logs), (ref, ref_logs) = (a.learner_step(rollout, state, meta_params) for a in (agent, plain))
+    got, got_logs = agent.learner_step(rollout, state, meta_params)
+    monkeypatch.setattr(sharing, "kinds", lambda rows: None)
+    ref, ref_logs = plain.learner_step(rollout, state, meta_params)
     for name, x in ref.opt_state.mu.items():  # a tenth of the gradient; Adam's direction would hide its size
         torch.testing.assert_close(got.opt_state.mu[name], x, rtol=1e-11, atol=1e-15)
         assert bool(x.any()), name
-    torch.testing.assert_close(got_logs["total_loss"], ref_logs["total_loss"], rtol=1e-13, atol=0)
-    assert not any(x.requires_grad for x in got.params.values())
+    meta_out, ref_meta_out = (trees.flatten(logs.pop("meta_out")) for logs in (got_logs, ref_logs))
+    for name, x in {**ref_logs, **ref_meta_out}.items():
+        torch.testing.assert_close({**got_logs, **meta_out}[name], x, rtol=1e-11, atol=1e-14)
+    for name, x in trees.flatten(ref.meta_state).items():
+        torch.testing.assert_close(trees.flatten(got.meta_state)[name], x, rtol=1e-11, atol=1e-14)
+    assert not any(x.requires_grad for x in (*got.params.values(), *meta_out.values()))
+
+
+def test_kinds_are_rows_of_the_same_bits():
+    rows = torch.tensor([[0.0, 1.0], [2.0, 1.0], [0.0, 1.0], [0.0, 1.0], [2.0, 1.0], [0.0, 1.0]])
+    first, of = sharing.kinds(rows)
+    assert len(first) == 2
+    assert torch.equal(rows[first][of], rows)
+    assert sharing.kinds(torch.arange(12.0).view(6, 2)) is None
+    minus = rows.clone()
+    minus[2, 0] = -0.0
+    assert len(sharing.kinds(minus).first) == 3
+    assert sharing.kinds(rows.clone().requires_grad_()) is None
+
+
+def test_two_kinds_that_get_the_same_number_are_not_taken_for_one(monkeypatch):
+    monkeypatch.setattr(sharing, "_factors", lambda size, device: torch.zeros(size, dtype=torch.int64))
+    assert sharing.kinds(torch.tensor([[0.0], [1.0], [0.0], [0.0]])) is None
 
 
 def test_the_loss_of_disco_reads_the_model_only_at_the_actions_taken(given):
@@ -75,7 +130,7 @@ def test_the_loss_of_disco_reads_the_model_only_at_the_actions_taken(given):
 
 def test_meta_training_keeps_the_whole_graph(given, monkeypatch):
     agent, state, meta_params, rollout = given
-    monkeypatch.setattr(agent_net, "unroll_taken", None)  # would fail if it were asked
+    monkeypatch.setattr(agent_net, "unroll_learning", None)  # would fail if it were asked
     tracked = {name: p.clone().requires_grad_() for name, p in meta_params.items()}
     new, _ = agent.learner_step(rollout, state, tracked, is_meta_training=True)
     assert all(x.requires_grad for x in new.opt_state.mu.values())

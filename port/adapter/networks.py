@@ -45,7 +45,7 @@ LAYERS |= {
             {"lstm/w": x["w"], "lstm/b": x["b"]}, "lstm", x["xs"], x["is_terminal"], reverse=True
         )
     },
-    "nets/agent": lambda x, s: agent_net.unroll(agent_params(x, s), x["observations"]),
+    "nets/agent": lambda x, s: dict(agent_net.unroll(agent_params(x, s), x["observations"])),
 }
 
 
@@ -99,5 +99,5 @@ def _meta_whole(x: Tensors, s: Settings) -> Tensors:
 
 LAYERS |= {
     "meta/trajectory_rnn": lambda x, s: {"x": meta_net.trajectory_rnn(meta_params(x, s), x["x"], x["is_terminal"])},
-    "meta/heads": lambda x, s: meta_net.heads(meta_params(x, s), x["x"], x["policy_emb"]),
+    "meta/heads": lambda x, s: dict(meta_net.heads(meta_params(x, s), x["x"], x["policy_emb"])),
 }
