@@ -27,6 +27,7 @@ HEAVY = (
         "meta_train/value_fn",
         "meta_train/outer_loss",
         "meta_train/second_derivative",
+        "distributed/value_fn",
     ),
 )
 SIZES, SIZES_OF_HEAVY = 3, 1
