@@ -5,6 +5,9 @@ Learner step, actor, meta-update and a whole Catch run at the setting of the ori
 works in a process of its own, all with the same number of threads, on the same batch and the same weights, in turns.
 Times are on the clock; processor time stands beside them. Without the original, the port's figures stand alone.
 
+On Catch many states of a batch show the same, and the port computes what they share once; so the learner step is timed
+on a batch in which no two observations are alike, too.
+
 Example:
     python -m reports.speed --json speed.json
     python -m reports.speed --only learner_step --repeats 21 --json -
@@ -183,7 +186,8 @@ def time_task(plan: Plan, task: str, label: str, work: Work) -> Timing:
         samples = of_task(in_turns(workers, keys, plan.repeats))
         is_actor = task == "actor_unroll"
         frames = work.setting.loop["rollout_length"] * work.num_envs if is_actor else 0
-        flops = workers[PORT].ask("tell", "policy_flops", work) if is_actor else 0
+        counted = {"actor_unroll": "policy_flops", "learner_step": "flops"}.get(task)
+        flops = workers[PORT].ask("tell", counted, work) if counted else 0
     return Timing(label, samples, first, not_run, frames, flops)
 
 
@@ -249,6 +253,8 @@ def run(plan: Plan, absent: Mapping[str, str]) -> Found:
             say(f"{TITLES[task]}: {', '.join(plan.names_for(task))}; the first calls compile")
             if task == "learner_step":
                 timings[task], matmul, stages = time_learner(plan, work)
+                other = f"{task}_different"
+                timings[other] = time_task(plan, task, other, speed_work.all_different(work))
             elif task == "catch_run":
                 timings[task] = time_run(plan, work)
             else:

@@ -16,6 +16,7 @@ MEGABYTES_WANTED = 1024.0
 RUN_STEPS = 1000  # of a whole Catch run
 TITLES = {
     "learner_step": "learner step",
+    "learner_step_different": "learner step, no two observations alike",
     "actor_unroll": "actor, 2 environments",
     "actor_unroll_4096": "actor, 4,096 environments",
     "meta_update": "meta-update",

@@ -69,6 +69,13 @@ def acting(work: Work, num_envs: int) -> Work:
     return replace(work, setting=replace(work.setting, loop=loop), rollout={})
 
 
+def all_different(work: Work) -> Work:
+    """The same on boards of which no two are alike, as in a world of pictures or of many numbers."""
+    boards = work.rollout["observations"]
+    noise = np.random.default_rng(work.seed).random(boards.shape, boards.dtype)
+    return replace(work, rollout={**work.rollout, "observations": boards + np.float32(0.01) * noise})
+
+
 def batch(setting: Setting, num_actions: int, seed: int) -> Arrays:
     """A drawn rollout: boards with a ball and a paddle, episodes one after the other, actions by chance.
 

@@ -103,7 +103,7 @@ def _from_recorded(shown: Shown) -> Figures:
 def _heads(golden: Golden) -> Arrays:
     """The agent network's outputs on a golden's rollout, by the port's network, which is equal to the original's."""
     given = {name: torch.from_numpy(np.array(value)) for name, value in golden.inputs.items()}
-    outs = agent_net.unroll(agent_params(given, golden.settings), given["rollout/observations"])
+    outs = agent_net.step(agent_params(given, golden.settings), given["rollout/observations"], lead=2)
     return {f"agent_out/{name}": outs[name].numpy() for name in HEADS}
 
 

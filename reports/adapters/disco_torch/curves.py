@@ -61,7 +61,7 @@ class ActingAgent(UsersAgent):
 
     def forward_step(self, observations: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensors, tuple[Tensor, Tensor]]:
         """The heads at one step."""
-        heads = agent_net.unroll(dict(self._parameters), observations[None])  # type: ignore[arg-type]
+        heads = agent_net.step(dict(self._parameters), observations[None], lead=2)  # type: ignore[arg-type]
         return {name: value[0] for name, value in heads.items()}, state
 
 

@@ -40,7 +40,7 @@ class UsersAgent(nn.Module):
 
     def forward(self, observations: Tensor, should_reset: Tensor) -> Tensors:
         """The heads over a rollout; the network keeps no state from step to step."""
-        return agent_net.unroll(dict(self._parameters), observations)  # type: ignore[arg-type]
+        return agent_net.step(dict(self._parameters), observations, lead=2)  # type: ignore[arg-type]
 
 
 def hyper(s: Settings) -> dict[str, float]:
@@ -89,7 +89,7 @@ def _unroll_meta_net(x: Tensors, s: Settings) -> Tensors:
         rollout(x, s),
         to_ours("params", x, table(s)),
         meta_state(x, s),
-        lambda params, observations, reset: (agent_net.unroll(params, observations), None),
+        lambda params, observations, reset: (agent_net.step(params, observations, lead=2), None),
         hyper(s),
     )
     targets = {name: outs[name] for name in ("pi", "y", "z", "meta_input_emb", *META_OUT)}
