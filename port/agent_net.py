@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -176,7 +177,48 @@ def policy_logits(params: Params, observations: Observations, lead: int = 1) -> 
     return nets.linear(params, "heads/logits", embedding).view(*prefix, -1)
 
 
-def unroll(params: Params, observations: Observations) -> Outputs:
+def all_rows(params: Params, flat: Tensor) -> dict[str, Tensor]:
+    """All outputs for flat observations [U, features]: [U, ...] each, as of `step`."""
+    return heads(params, torso(params, flat))
+
+
+def rows_to_learn(params: Params, flat: Tensor, state: Tensor, action: Tensor) -> tuple[Outputs, Outputs, Outputs]:
+    """Outputs for flat observations [U, features], with a graph only of what Disco's loss reads.
+
+    All actions' predictions are there, but no graph of them is kept: the actions taken are predicted once more, with
+    one. That costs a third of the model's forward pass (with 3 actions) and saves two thirds of its backward pass.
+
+    Args:
+        params: of an agent with an action model.
+        flat: [U, features].
+        state: [V], rows of `flat` in which an action was taken.
+        action: [V], which.
+
+    Returns:
+        Flat heads [U, width] with a graph; z, aux_pi and q [U, A, width] without; these three [V, width] with one.
+
+    Reference: disco_rl/networks/nets.py::MLPHeadNet.unroll
+    """
+    embedding = torso(params, flat)
+    root = root_state(params, embedding)
+    by_state = {head: nets.linear(params, f"heads/{head}", embedding) for head in flat_heads(params)}
+    with torch.no_grad():
+        every = action_model(params, LstmState(*(x.detach() for x in root)))
+    taken = taken_model(params, LstmState(*(x.index_select(0, state) for x in root)), action)
+    return by_state, every, taken
+
+
+class Passes(NamedTuple):
+    """The two passes over rows of observations, which can be compiled; what stands around them cannot."""
+
+    all_rows: Callable[[Params, Tensor], Outputs] = all_rows
+    rows_to_learn: Callable[[Params, Tensor, Tensor, Tensor], tuple[Outputs, Outputs, Outputs]] = rows_to_learn
+
+
+EAGER = Passes()
+
+
+def unroll(params: Params, observations: Observations, passes: Passes = EAGER) -> Outputs:
     """`step` over time: observations [T+1, B, ...]; the network has no memory.
 
     Where no graph is kept, states that show the same share their outputs (`port.sharing`).
@@ -186,7 +228,7 @@ def unroll(params: Params, observations: Observations) -> Outputs:
     if torch.is_grad_enabled():
         return step(params, observations, lead=2)
     flat, kinds, lead = _different(params, observations)
-    return _over_time(heads(params, torso(params, flat)), kinds, lead)
+    return _over_time(passes.all_rows(params, flat), kinds, lead)
 
 
 def _different(params: Params, observations: Observations) -> tuple[Tensor, sharing.Kinds | None, tuple[int, int]]:
@@ -205,16 +247,16 @@ def _over_time(rows: Outputs, kinds: sharing.Kinds | None, lead: tuple[int, int]
     return sharing.SharedOutputs(rows, kinds.of, lead)
 
 
-def unroll_learning(params: Params, observations: Observations, actions: Tensor) -> tuple[Outputs, Outputs]:
+def unroll_learning(
+    params: Params, observations: Observations, actions: Tensor, passes: Passes = EAGER
+) -> tuple[Outputs, Outputs]:
     """`unroll` for a loss that reads of the action model only what it says of the actions taken.
-
-    All actions' predictions are there, but no graph of them is kept: the actions taken are predicted once more, with
-    one. That costs a third of the model's forward pass (with 3 actions) and saves two thirds of its backward pass.
 
     Args:
         params: of an agent with an action model.
         observations: [T+1, B, ...].
         actions: [T+1, B].
+        passes: over rows.
 
     Returns:
         All outputs as of `unroll`, without a graph; and what the loss learns on, with one, [T, B, width] each: the flat
@@ -222,38 +264,20 @@ def unroll_learning(params: Params, observations: Observations, actions: Tensor)
 
     Reference: disco_rl/networks/nets.py::MLPHeadNet.unroll
     """
-    flat, kinds, lead = _different(params, observations)
-    embedding = torso(params, flat)
-    root = root_state(params, embedding)
-    by_state = {head: nets.linear(params, f"heads/{head}", embedding) for head in flat_heads(params)}
-    with torch.no_grad():
-        every = {head: x.detach() for head, x in by_state.items()} | dict(action_model(params, root))
-    T, B = lead[0] - 1, lead[1]
+    flat, kinds, (steps, batch) = _different(params, observations)
     taken = actions[:-1].reshape(-1).to(flat.device, torch.long)  # [T B]
-    if kinds is None:
-        learned = {head: x[: T * B] for head, x in by_state.items()}
-        learned |= taken_model(params, LstmState(*(x[: T * B] for x in root)), taken)
-    else:
-        of = kinds.of[: T * B]
-        learned = {head: x.index_select(0, of) for head, x in by_state.items()}
-        learned |= _taken_by_kind(params, root, of, taken)
-    return _over_time(every, kinds, lead), {head: x.unflatten(0, (T, B)) for head, x in learned.items()}
+    of = torch.arange(len(taken), device=flat.device) if kinds is None else kinds.of[: len(taken)]
+    state, action, pair = (of, taken, None) if kinds is None else _pairs(params, of, taken)
+    by_state, every, own = passes.rows_to_learn(params, flat, state, action)
+    seen = {head: x.detach() for head, x in by_state.items()} | dict(every)
+    learned = {head: x.index_select(0, of) for head, x in by_state.items()}
+    learned |= own if pair is None else {head: x.index_select(0, pair) for head, x in own.items()}
+    over_time = {head: x.unflatten(0, (steps - 1, batch)) for head, x in learned.items()}
+    return _over_time(seen, kinds, (steps, batch)), over_time
 
 
-def _taken_by_kind(params: Params, root: LstmState, of: Tensor, actions: Tensor) -> dict[str, Tensor]:
-    """`taken_model` where states share their root: each pair of a kind of state and an action is asked for once.
-
-    Args:
-        params: of the agent.
-        root: two of [U, L].
-        of: [N], which of them each state has.
-        actions: [N].
-
-    Returns:
-        z [N, P], aux_pi [N, A] and q [N, K].
-    """
-    A = params["model/lstm/w"].shape[0] - root.hidden.shape[-1]
+def _pairs(params: Params, of: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The different pairs of a kind of state and an action: state [V] and action [V], and which pair each [N] is."""
+    A = params["heads/logits/w"].shape[1]
     pairs, pair = torch.unique(of * A + actions, return_inverse=True)
-    state, action = pairs // A, pairs % A
-    own = taken_model(params, LstmState(*(x.index_select(0, state) for x in root)), action)
-    return {head: x.index_select(0, pair) for head, x in own.items()}
+    return pairs // A, pairs % A, pair

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from port.agent import Agent
 from port.environments import Catch
 from port.evaluation import DrawnRandomness, EvalConfig, live
 from port.meta_train import MetaTrainConfig
-from port.networks import Network
+from port.networks import MlpNetwork, Network, compiled
 from port.types import Params, Rollout
 from reports.speed_stages import Stopwatch
 from reports.speed_work import Arrays, Job, Work
@@ -141,22 +141,11 @@ class Port:
 
 
 class Compiled(Port):
-    """The port with its networks and its rule compiled by torch."""
+    """The port with its networks compiled by torch."""
 
     tasks = ("learner_step",)
 
     def _learner_step(self, work: Work) -> Job:
-        learner = Learner(work, CompiledNetwork(make_agent(work).network))
-        return Job(learner.step)
-
-
-class CompiledNetwork:
-    """A network whose unroll is compiled."""
-
-    def __init__(self, inner: Any):
-        """Takes the network."""
-        self._inner = inner
-        self.unroll: Callable[..., Any] = torch.compile(inner.unroll, dynamic=False)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        eager = make_agent(work).network
+        assert isinstance(eager, MlpNetwork)
+        return Job(Learner(work, compiled(eager)).step)

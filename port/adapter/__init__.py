@@ -18,8 +18,10 @@ from port.adapter.inputs import LAYERS, Settings, Tensors
 Arrays = dict[str, np.ndarray]
 
 __all__ = [
+    "Compiled",
     "Port",
     "TorchImplementation",
+    "compiled",
     "curves",
     "distributed",
     "elementary",
@@ -95,4 +97,21 @@ class Port(TorchImplementation):
         return curves.live(setting, seed)
 
 
+class Compiled:
+    """The port with its networks compiled by torch, where it makes a difference: `--impl port.adapter:compiled`.
+
+    Every case is run as outside of meta-training, which gives the same values, because meta-training is not compiled.
+    """
+
+    name = "port, compiled"
+    description = f"PyTorch {torch.__version__} with torch.compile"
+    layers = frozenset({"agent/learner_step", "agent/learner_steps"})
+
+    def run(self, layer: str, inputs: Arrays, settings: Settings, dtype: str) -> Arrays:
+        """The layer's outputs; what was compiled for other sizes is forgotten first, as torch keeps only a few."""
+        torch._dynamo.reset()
+        return implementation.run(layer, inputs, {**settings, "is_meta_training": False, "is_compiled": True}, dtype)
+
+
 implementation = Port()
+compiled = Compiled()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from port import names
+from port import names, networks
 from port.agent import Agent
 from port.config import AgentConfig, AgentNetConfig, DiscoConfig, HyperParams, MetaNetConfig, MetaRnnConfig
 from port.types import EmaState, LstmState, Params, RuleInputs
@@ -86,7 +86,9 @@ def agent(s: Settings) -> Agent:
     speeds = {name: s[name] for name in ("learning_rate", "max_abs_update") if name in s}
     meta = meta_config(s) if "H" in s else MetaNetConfig(prediction_size=s["P"])
     config = AgentConfig(**speeds, hyper=hyper_params(s), rule=rule_config(s), meta_net=meta, net=net_config(s))
-    return Agent(config, obs_spec=tuple(s["obs"]), num_actions=s["A"], averaging=s.get("averaging"))
+    obs_spec, A = tuple(s["obs"]), s["A"]
+    network = networks.compiled(networks.MlpNetwork(config, obs_spec, A)) if s.get("is_compiled") else None
+    return Agent(config, obs_spec, A, network, averaging=s.get("averaging"))
 
 
 def to_ours(prefix: str, x: Tensors, table: Mapping[str, str]) -> Params:
