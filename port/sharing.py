@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 WORTH_IT = 2 / 3  # share of different rows up to which sharing costs less than it saves
+SOME = 64  # columns that are looked at first
 MOST = 2**22  # numbers that are looked at; beyond, looking costs too much
 _BITS = {
     torch.float16: torch.int16,
@@ -32,17 +33,28 @@ class Kinds(NamedTuple):
 
 
 def kinds(rows: Tensor) -> Kinds | None:
-    """The kinds of rows in [N, F], or None where too few are the same to be worth it."""
-    N = rows.shape[0]
-    if rows.numel() > MOST or rows.dtype not in _BITS or rows.requires_grad:
+    """The kinds of rows in [N, F], or None where too few are the same to be worth it.
+
+    Some columns are looked at first: where these differ, so do the rows.
+    """
+    N, F = rows.shape
+    if rows.dtype not in _BITS or rows.requires_grad or rows.numel() > MOST:
         return None
-    bits = rows.detach().contiguous().view(_BITS[rows.dtype]).to(torch.int64)
-    numbers, of = torch.unique((bits * _factors(rows.shape[1], str(rows.device))).sum(1), return_inverse=True)
+    bits = rows.detach().contiguous().view(_BITS[rows.dtype])
+    stride = -(-F // SOME)
+    if stride > 1 and len(torch.unique(_numbers(bits[:, ::stride]))) > WORTH_IT * N:
+        return None
+    numbers, of = torch.unique(_numbers(bits), return_inverse=True)
     if len(numbers) > WORTH_IT * N:
         return None
     first = torch.empty_like(numbers).scatter_(0, of, torch.arange(N, device=rows.device))
     is_same = torch.equal(bits, bits.index_select(0, first).index_select(0, of))  # two kinds may have one number
     return Kinds(first, of) if is_same else None
+
+
+def _numbers(bits: Tensor) -> Tensor:
+    """A number of each row of bits [N, F] that is the same for the same rows: [N]."""
+    return (bits.to(torch.int64) * _factors(bits.shape[1], str(bits.device))).sum(1)
 
 
 @lru_cache(maxsize=16)

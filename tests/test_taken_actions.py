@@ -111,6 +111,14 @@ def test_kinds_are_rows_of_the_same_bits():
     assert sharing.kinds(rows.clone().requires_grad_()) is None
 
 
+def test_wide_rows_are_told_apart_by_columns_that_are_not_looked_at_first():
+    rows = torch.zeros(8, 3 * sharing.SOME)
+    rows[::2, 1] = 1.0  # every third column is looked at first
+    assert len(sharing.kinds(rows).first) == 2
+    rows[:, 0] = torch.arange(8.0)
+    assert sharing.kinds(rows) is None
+
+
 def test_two_kinds_that_get_the_same_number_are_not_taken_for_one(monkeypatch):
     monkeypatch.setattr(sharing, "_factors", lambda size, device: torch.zeros(size, dtype=torch.int64))
     assert sharing.kinds(torch.tensor([[0.0], [1.0], [0.0], [0.0]])) is None
