@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 WINDOW = 32  # in which XLA sums on a CPU
 MANY = 2**18  # numbers whose mean is taken in steps
@@ -106,8 +105,11 @@ def two_hot(value: Tensor, num_bins: int, max_abs: float) -> Tensor:
     value_below, value_above = ((2 * edge - last) * max_abs / last for edge in (below, above))
     weight_below = (value_above - value) / (value_above - value_below + 1e-5)
     empty = value.new_zeros(*value.shape, num_bins)
-    spread = empty.scatter_add(-1, below.long().unsqueeze(-1), weight_below.unsqueeze(-1))
-    return spread.scatter_add(-1, above.long().unsqueeze(-1), (1 - weight_below).unsqueeze(-1))
+    places = ((below, weight_below), (above, 1 - weight_below))
+    for edge, weight in places:
+        given = (-1, edge.long().unsqueeze(-1), weight.unsqueeze(-1))
+        empty = empty.scatter_add(*given) if weight.requires_grad else empty.scatter_add_(*given)
+    return empty
 
 
 def from_two_hot(probs: Tensor, max_abs: float) -> Tensor:
@@ -236,21 +238,30 @@ def log_probs(logits: Tensor) -> Tensor:
 class _LogProbsOnce(torch.autograd.Function):
     """`log_probs`, whose derivative is that of one normalisation: the second one changes nothing but rounding."""
 
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor) -> Tensor:
-        out = log_probs(logits)
-        ctx.save_for_backward(out)
-        return out
+    generate_vmap_rule = True
 
     @staticmethod
-    @once_differentiable
+    def forward(logits: Tensor) -> Tensor:
+        return log_probs(logits)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+        ctx.save_for_forward(output)
+
+    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (out,) = ctx.saved_tensors
         return torch._log_softmax_backward_data(grad, out, -1, out.dtype)
 
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        (out,) = ctx.saved_tensors
+        return tangent - (out.exp() * tangent).sum(-1, keepdim=True)
+
 
 def log_probs_once(logits: Tensor) -> Tensor:
-    """`log_probs` for gradients that are not differentiated again: half the work of its backward pass."""
+    """`log_probs` with half the work of its backward pass: one of the two normalisations is differentiated."""
     return _LogProbsOnce.apply(logits) if logits.requires_grad else log_probs(logits)
 
 

@@ -93,6 +93,9 @@ class SharedOutputs(Mapping[str, Tensor]):
             self._spread[head] = self.shared[head].spread()
         return self._spread[head]
 
+    def __contains__(self, head: object) -> bool:
+        return head in self.shared  # a mapping's own would spread the head to find out
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.shared)
 

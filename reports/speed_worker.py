@@ -21,6 +21,7 @@ from typing import IO, Any
 from parity.implementation import CannotRun
 from reports.speed_work import Job, Sample, Work, cpu_seconds, peak_megabytes
 
+SPINS = "1000"  # as port.threads has it, which is not imported here: it would bring torch into the original's process
 SIDES = {
     "port": "reports.speed_port:Port",
     "port_compiled": "reports.speed_port:Compiled",
@@ -78,9 +79,9 @@ def load_side(name: str, threads: int) -> Any:
 
 
 def _environment(threads: int) -> dict[str, str]:
-    """Threads for torch, which sleep while they wait, and for XLA, which decides on all else as its users let it."""
+    """Threads for torch, which spin as `port.threads` has it, and for XLA, which decides on all else by itself."""
     count = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NPROC")}
-    count["OMP_WAIT_POLICY"] = "PASSIVE"
+    count["GOMP_SPINCOUNT"] = SPINS
     path = [os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
     alone = " --xla_cpu_multi_thread_eigen=false" if threads == 1 else ""
     xla = {"XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + alone, "JAX_PLATFORMS": "cpu"}

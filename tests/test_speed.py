@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from parity.implementation import CannotRun
-from reports import page, speed, speed_page, speed_port, speed_work
+from port import threads
+from reports import page, speed, speed_page, speed_port, speed_work, speed_worker
 from reports.speed_stages import ORDER, REST, Stopwatch
 from reports.speed_summary import Found, Goal, Growth, Timing, exponent, in_words
 from reports.speed_work import Sample, Work
@@ -276,3 +277,8 @@ def test_wrong_numbers_are_refused(capsys):
 
 def test_another_process_counts_as_processor_time_where_linux_is():
     assert speed_work.cpu_seconds([os.getppid()]) >= speed_work.cpu_seconds([]) - 1e-3
+
+
+def test_every_side_s_threads_wait_as_the_ports_do():
+    assert speed_worker.SPINS == threads.SPINS
+    assert speed_worker._environment(2)["GOMP_SPINCOUNT"] == threads.SPINS

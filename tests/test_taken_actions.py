@@ -5,6 +5,7 @@ Nothing of what it learns changes.
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -92,11 +93,41 @@ def test_a_learner_step_is_the_same_with_and_without_the_short_cuts(given, board
         torch.testing.assert_close(got.opt_state.mu[name], x, rtol=1e-11, atol=1e-15)
         assert bool(x.any()), name
     meta_out, ref_meta_out = (trees.flatten(logs.pop("meta_out")) for logs in (got_logs, ref_logs))
-    for name, x in {**ref_logs, **ref_meta_out}.items():
-        torch.testing.assert_close({**got_logs, **meta_out}[name], x, rtol=1e-11, atol=1e-14)
+    assert got_logs.keys() == ref_logs.keys() and meta_out.keys() == ref_meta_out.keys()
+    for got_part, ref_part in ((got_logs, ref_logs), (meta_out, ref_meta_out)):
+        for name, x in ref_part.items():
+            torch.testing.assert_close(got_part[name], x, rtol=1e-11, atol=1e-14)
     for name, x in trees.flatten(ref.meta_state).items():
         torch.testing.assert_close(trees.flatten(got.meta_state)[name], x, rtol=1e-11, atol=1e-14)
     assert not any(x.requires_grad for x in (*got.params.values(), *meta_out.values()))
+
+
+def test_asking_which_heads_there_are_spreads_none():
+    out = sharing.SharedOutputs({"q": torch.zeros(2, 3)}, torch.tensor([0, 1, 1, 0]), (2, 2))
+    assert "q" in out and "v" not in out and list(out) == ["q"]
+    assert not out._spread
+    assert out["q"].shape == sharing.shape(out, "q") == (2, 2, 3)
+
+
+def test_log_probabilities_whose_gradient_is_taken_once_can_be_differentiated_in_every_way():
+    x = torch.randn(4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    torch.testing.assert_close(ops.log_probs_once(x), ops.log_probs(x))
+    assert torch.autograd.gradcheck(ops.log_probs_once, x, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(ops.log_probs_once, x)
+
+
+def test_what_cannot_be_chosen_counts_nothing_beside_rows_in_which_all_can():
+    logits = torch.tensor([[0.0, 1.0, -torch.inf], [0.0, 1.0, 2.0]], dtype=torch.float64)
+    got = ops.categorical_entropy(logits)
+    assert got[0] == pytest.approx(float(ops.categorical_entropy(logits[0, :2])))
+    assert got[1] == pytest.approx(float(ops.categorical_entropy(logits[1])))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_roots_are_rounded_correctly(dtype):
+    x = torch.rand(20_000, dtype=dtype, generator=torch.Generator().manual_seed(0)) * 3 + 1
+    assert np.array_equal(ops.root(x).numpy(), np.sqrt(x.numpy()))
+    assert ops.root(torch.tensor([0.0, torch.inf], dtype=dtype)).tolist() == [0.0, torch.inf]
 
 
 def test_kinds_are_rows_of_the_same_bits():
