@@ -14,6 +14,8 @@ from port.environments.base import LAST_STEP, MID_STEP
 from port.environments.catch import Catch, CatchState
 from port.types import Params, Rollout, Timestep
 
+ROWS_FOR_A_CALL = 32  # a call of the network takes as long as so many rows of a large batch, however few it has
+
 Act: TypeAlias = Callable[[Tensor], Tensor]  # observations [B, ...] to logits [B, A]
 Played: TypeAlias = tuple[CatchState, Tensor, Tensor, CatchState]
 
@@ -93,11 +95,12 @@ def _play(env: Catch, act: Act, stream: Stream, noise: Tensor, columns: Tensor) 
 
 
 def _play_by_tables(env: Catch, act: Act, stream: Stream, noise: Tensor, columns: Tensor) -> Played:
-    """The same, a few times faster where the batch is small."""
+    """The same, many times faster: the agent is asked once about every state of the game, where that is less work."""
     game = tables.tables(env.rows, env.columns, env.dtype, columns.device)
+    known = act(game.boards) if len(game.boards) <= len(columns) * max(columns.shape[1], ROWS_FOR_A_CALL) else None
     number, taken = game.number(stream.state), []
     for step_noise, step_columns in zip(noise.unbind(), columns.unbind(), strict=True):
-        logits = act(game.show(number))
+        logits = act(game.show(number)) if known is None else known.index_select(0, number)
         actions = _pick(logits, step_noise)
         taken.append((number, actions, logits))
         number = game.step(number, actions, step_columns)

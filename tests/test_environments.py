@@ -224,10 +224,17 @@ def test_acting_computes_logits_only():
 def test_an_agent_that_has_diverged_is_named_with_step_and_environment():
     env, _, params, stream, noise, columns = acting_parts(5, 5)
 
-    def policy(given):
-        return lambda seen: agent_net.policy(given)(seen).index_fill(0, torch.tensor([1]), float("nan"))
+    shown = stream.timestep.observation
+    other = next(i for i in range(1, len(shown)) if not torch.equal(shown[i], shown[0]))
 
-    with pytest.raises(ValueError, match="not finite at step 0 in environment 1"):
+    def policy(given):
+        def logits(seen):
+            is_odd = (seen == shown[other]).flatten(1).all(1)
+            return agent_net.policy(given)(seen).masked_fill(is_odd.unsqueeze(1), float("nan"))
+
+        return logits
+
+    with pytest.raises(ValueError, match=f"not finite at step 0 in environment {other}"):
         acting.unroll(env, params, stream, noise, columns, policy)
 
 
