@@ -96,6 +96,9 @@ def compiled(network: MlpNetwork) -> MlpNetwork:
     The first steps take a minute or more, and a C++ compiler is needed. Meta-training, which needs the whole graph,
     stays eager.
     """
+    if not isinstance(network, MlpNetwork):
+        kind = type(network).__name__
+        raise TypeError(f"Only an MlpNetwork is compiled here, not a {kind}; give a ModuleNetwork a compiled module.")
     return replace(network, passes=_compiled_passes())
 
 
