@@ -90,7 +90,7 @@ def _compiled_passes() -> agent_net.Passes:
     return agent_net.Passes(*made)
 
 
-def compiled(network: MlpNetwork) -> MlpNetwork:
+def compiled(network: Network) -> MlpNetwork:
     """The same network with its passes over a batch compiled by `torch.compile`, for an agent's `network`.
 
     The first steps take a minute or more, and a C++ compiler is needed. Meta-training, which needs the whole graph,

@@ -15,7 +15,7 @@ from port.agent import Agent
 from port.environments import Catch
 from port.evaluation import DrawnRandomness, EvalConfig, live
 from port.meta_train import MetaTrainConfig
-from port.networks import MlpNetwork, Network, compiled
+from port.networks import Network, compiled
 from port.types import Params, Rollout
 from reports.speed_stages import Stopwatch
 from reports.speed_work import Arrays, Job, Work
@@ -146,6 +146,4 @@ class Compiled(Port):
     tasks = ("learner_step",)
 
     def _learner_step(self, work: Work) -> Job:
-        eager = make_agent(work).network
-        assert isinstance(eager, MlpNetwork)
-        return Job(Learner(work, compiled(eager)).step)
+        return Job(Learner(work, compiled(make_agent(work).network)).step)
