@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from parity import lives, tapes
+from parity import lives, side_by_side, tapes
 from parity.bugs import Edit, catalogue, edits_of
 from parity.implementation import CannotRun
 from parity.lockstep import Comparison, compare, drift_ratio
@@ -82,12 +82,16 @@ def plan(store, tmp_path, **changes):
 # The verdict
 
 
-def count_threads(tell):
-    return torch.get_num_threads()
-
-
-def test_pieces_compute_with_one_thread_each_although_this_module_has_loaded_torch():
-    assert list(run_all(count_threads, [Piece("one", 1, ())], 1)) == [1]
+def test_a_process_that_has_loaded_torch_already_computes_with_one_thread_too(monkeypatch):
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.setenv(name, "2")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        side_by_side._one_thread_each()
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_the_same_life_is_in_lockstep(recorded, tmp_path):
