@@ -244,7 +244,7 @@ def _over_time(rows: Outputs, kinds: sharing.Kinds | None, lead: tuple[int, int]
     """Outputs [U, ...] for all states: [T+1, B, ...]."""
     if kinds is None:
         return {head: x.unflatten(0, lead) for head, x in rows.items()}
-    return sharing.SharedOutputs(rows, kinds.of, lead)
+    return sharing.SharedOutputs({head: sharing.over_time(x, kinds.of, lead) for head, x in rows.items()})
 
 
 def unroll_learning(
@@ -260,20 +260,20 @@ def unroll_learning(
 
     Returns:
         All outputs as of `unroll`, without a graph; and what the loss learns on, with one, [T, B, width] each: the flat
-        heads, and z, aux_pi and q for the actions taken. The bootstrap step is not learned on.
+        heads, and z, aux_pi and q for the actions taken, each as what states share. The bootstrap step is not learned on.
 
     Reference: disco_rl/networks/nets.py::MLPHeadNet.unroll
     """
     flat, kinds, (steps, batch) = _different(params, observations)
     taken = actions[:-1].reshape(-1).to(flat.device, torch.long)  # [T B]
     of = torch.arange(len(taken), device=flat.device) if kinds is None else kinds.of[: len(taken)]
-    state, action, pair = (of, taken, None) if kinds is None else _pairs(params, of, taken)
+    state, action, pair = (of, taken, of) if kinds is None else _pairs(params, of, taken)
     by_state, every, own = passes.rows_to_learn(params, flat, state, action)
     seen = {head: x.detach() for head, x in by_state.items()} | dict(every)
-    learned = {head: x.index_select(0, of) for head, x in by_state.items()}
-    learned |= own if pair is None else {head: x.index_select(0, pair) for head, x in own.items()}
-    over_time = {head: x.unflatten(0, (steps - 1, batch)) for head, x in learned.items()}
-    return _over_time(seen, kinds, (steps, batch)), over_time
+    lead = (steps - 1, batch)
+    learned = {head: sharing.over_time(x, of, lead) for head, x in by_state.items()}
+    learned |= {head: sharing.over_time(x, pair, lead) for head, x in own.items()}
+    return _over_time(seen, kinds, (steps, batch)), sharing.SharedOutputs(learned)
 
 
 def _pairs(params: Params, of: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:

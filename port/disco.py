@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from port import agent_net, meta_net, moving_average, names, ops, optim, sharing, update_rule, values
+from port import agent_net, divergence, meta_net, moving_average, names, ops, optim, sharing, update_rule, values
 from port.config import DiscoConfig, HyperParams, MetaNetConfig
 from port.distributed import Averaging
+from port.sharing import Shared
 from port.types import Heads, Logs, LstmState, MetaOut, MetaState, Observations, Outputs, Params, RuleInputs
 
 ALL_HEADS = (*agent_net.FLAT_HEADS, *agent_net.MODEL_HEADS)
@@ -124,51 +125,62 @@ def agent_loss(
     """
     update_rule.check_inputs(inputs, tuple(head for head in ALL_HEADS if head != "q"), "Disco")
     pi_hat, y_hat, z_hat = (meta_out[name] if backprop else meta_out[name].detach() for name in ("pi", "y", "z"))
-    own = inputs.learned
-    logits, y = (inputs.agent_out[head][:-1] if own is None else own[head] for head in ("logits", "y"))
-    # Looked up before the last step is dropped: else the backward pass pads the outputs of all actions with zeros.
-    z_a = ops.batch_lookup(inputs.agent_out["z"], inputs.actions)[:-1] if own is None else own["z"]  # [T, B, P]
-    aux_a = ops.batch_lookup(inputs.agent_out["aux_pi"], inputs.actions)[:-1] if own is None else own["aux_pi"]
+    logits, y, z_a, aux_a = _learned(inputs)
     for name, got, want in (("pi", pi_hat, logits), ("y", y_hat, y), ("z", z_hat, z_a)):
         if got.shape != want.shape:
             raise ValueError(f"The target {name} is {tuple(got.shape)}; the agent predicts {tuple(want.shape)}.")
 
     # Log-probabilities, once for the losses and the logged entropies.
     log_probs = ops.log_probs if backprop else ops.log_probs_once
-    log_pi, log_y, log_z, log_aux = (log_probs(x) for x in (logits, y, z_a, aux_a))
-    log_pi_hat, log_y_hat, log_z_hat = (log_probs(x) for x in (pi_hat, y_hat, z_hat))
+    log_pi, log_aux, log_pi_hat = (log_probs(x) for x in (logits, aux_a, pi_hat))
     log_next = log_probs(inputs.agent_out["logits"][1:])
 
     # Two policies are few numbers and often nearly equal, which leaves little of a float32 difference.
     wide_hat, wide_pi = (ops.log_probs(ops.widened(x)) for x in (pi_hat, logits))
     pi_loss = ops.kl_from_log_probs(wide_hat, wide_pi).to(log_pi.dtype)  # [T, B]
-    y_loss = ops.kl_from_log_probs(log_y_hat, log_y)
-    z_loss = ops.kl_from_log_probs(log_z_hat, log_z)
+    y_loss, y_entropy = _kl_and_entropy(y_hat, y)
+    z_loss, z_entropy = _kl_and_entropy(z_hat, z_a)
     continues = 1.0 - inputs.is_terminal.to(log_pi.dtype)
     aux_loss = ops.kl_from_log_probs(log_next.detach(), log_aux) * continues
     total = hyper.pi_cost * pi_loss + hyper.y_cost * y_loss + hyper.z_cost * z_loss + hyper.aux_policy_cost * aux_loss
+    T, z = len(total), sharing.find(inputs.agent_out, "z")
     with torch.set_grad_enabled(torch.is_grad_enabled() and backprop):
         by_log = {
             "entropy": log_pi,
-            "y_entropy": log_y,
-            "z_entropy": log_z,
             "pi_hat_entropy": log_pi_hat,
             "aux_policy_entropy": log_aux,
             "aux_target_entropy": log_next,
         }
-        means = {"logits": logits, "y": y, "pi_loss": pi_loss, "aux_kl_loss": aux_loss}
-        means |= {"pi_hat": pi_hat, "y_hat": y_hat, "z_hat": z_hat}
+        means = {"logits": logits, "pi_loss": pi_loss, "aux_kl_loss": aux_loss, "pi_hat": pi_hat}
+        means |= {"y_hat": y_hat, "z_hat": z_hat, "y_entropy": y_entropy, "z_entropy": z_entropy}
         means |= {name: ops.entropy_from_log_probs(x) for name, x in by_log.items()}
         logs = {name: ops.mean(x) for name, x in means.items()}
-        return total, {**logs, "z": _mean_of_first_steps(sharing.find(inputs.agent_out, "z"))}
+        return total, {**logs, "y": _mean_of_first_steps(y, T), "z": _mean_of_first_steps(z, T)}
 
 
-def _mean_of_first_steps(x: Tensor | sharing.Shared) -> Tensor:
-    """Mean over all but the last step of [T+1, B, ...]; what states share is averaged once, in double."""
+def _learned(inputs: RuleInputs) -> tuple[Tensor, Tensor | Shared, Tensor | Shared, Tensor]:
+    """What the loss learns on: the policy's logits [T, B, A] and y [T, B, P]; z and aux_pi for the actions taken."""
+    own = inputs.learned
+    if own is not None:
+        return own["logits"], sharing.find(own, "y"), sharing.find(own, "z"), own["aux_pi"]
+    # Looked up before the last step is dropped: else the backward pass pads the outputs of all actions with zeros.
+    z_a = ops.batch_lookup(inputs.agent_out["z"], inputs.actions)[:-1]
+    aux_a = ops.batch_lookup(inputs.agent_out["aux_pi"], inputs.actions)[:-1]
+    return inputs.agent_out["logits"][:-1], inputs.agent_out["y"][:-1], z_a, aux_a
+
+
+def _kl_and_entropy(target: Tensor, predicted: Tensor | Shared) -> tuple[Tensor, Tensor]:
+    """KL(target || predicted) and the entropy of the prediction, [T, B] each; the fast way where states share it."""
+    of = divergence if isinstance(predicted, Shared) else ops
+    return of.kl_and_entropy(target, predicted)
+
+
+def _mean_of_first_steps(x: Tensor | Shared, steps: int) -> Tensor:
+    """Mean over the first steps of [T or T+1, B, ...]; what states share is averaged once, in double."""
     if isinstance(x, Tensor):
-        return ops.mean(x[:-1])
-    by_state = x.map(lambda rows: ops.widened(rows.sum(-1)).flatten(2).sum(-1)).spread()[:-1]  # [T, B]
-    return (by_state.mean() / x.rows[0, 0].numel()).to(x.rows.dtype)
+        return ops.mean(x[:steps])
+    by_state = x.map(lambda rows: ops.widened(rows.sum(-1)).reshape(*rows.shape[:2], -1).sum(-1)).spread()  # [T+1, B]
+    return (by_state[:steps].mean() / x.rows[0, 0].numel()).to(x.rows.dtype)
 
 
 def agent_loss_no_meta(
@@ -188,7 +200,8 @@ def agent_loss_no_meta(
     Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.agent_loss_no_meta
     """
     own = inputs.learned
-    q_a = ops.batch_lookup(inputs.agent_out["q"], inputs.actions)[:-1] if own is None else own["q"]  # [T, B, K]
+    q_a: Tensor | Shared  # [T, B, K]
+    q_a = ops.batch_lookup(inputs.agent_out["q"], inputs.actions)[:-1] if own is None else sharing.find(own, "q")
     td = meta_out["q_td"].detach()
     loss = values.value_loss_from_td(q_a, td, rule.max_abs_value, categorical=True, nonlinear=True)
     logs = {

@@ -97,6 +97,19 @@ def two_hot(value: Tensor, num_bins: int, max_abs: float) -> Tensor:
 
     Reference: rlax/_src/transforms.py::transform_to_2hot
     """
+    below, above, weight_below = nearest_bins(value, num_bins, max_abs)
+    empty = value.new_zeros(*value.shape, num_bins)
+    for edge, weight in ((below, weight_below), (above, 1 - weight_below)):
+        given = (-1, edge.unsqueeze(-1), weight.unsqueeze(-1))
+        empty = empty.scatter_add(*given) if weight.requires_grad else empty.scatter_add_(*given)
+    return empty
+
+
+def nearest_bins(value: Tensor, num_bins: int, max_abs: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The two bins that `two_hot` spreads each number over, and the weight of the lower one: [...] each.
+
+    Reference: rlax/_src/transforms.py::transform_to_2hot
+    """
     check_bins(num_bins, max_abs)
     span, last = 2.0 * max_abs, num_bins - 1
     value = clip(value, -max_abs, max_abs)
@@ -104,12 +117,7 @@ def two_hot(value: Tensor, num_bins: int, max_abs: float) -> Tensor:
     below, above = position.detach().floor(), position.detach().ceil()
     value_below, value_above = ((2 * edge - last) * max_abs / last for edge in (below, above))
     weight_below = (value_above - value) / (value_above - value_below + 1e-5)
-    empty = value.new_zeros(*value.shape, num_bins)
-    places = ((below, weight_below), (above, 1 - weight_below))
-    for edge, weight in places:
-        given = (-1, edge.long().unsqueeze(-1), weight.unsqueeze(-1))
-        empty = empty.scatter_add(*given) if weight.requires_grad else empty.scatter_add_(*given)
-    return empty
+    return below.long(), above.long(), weight_below
 
 
 def from_two_hot(probs: Tensor, max_abs: float) -> Tensor:
@@ -289,6 +297,15 @@ def kl_from_log_probs(log_p: Tensor, log_q: Tensor) -> Tensor:
 def entropy_from_log_probs(log_p: Tensor) -> Tensor:
     """Entropy of normalised log-probabilities: [..., A] to [...]."""
     return -expectation(log_p, log_p)
+
+
+def kl_and_entropy(target: Tensor, predicted: Tensor) -> tuple[Tensor, Tensor]:
+    """KL(target || predicted) and the entropy of the prediction, both given by logits: [..., A] to [...] each.
+
+    Reference: rlax/_src/distributions.py::categorical_kl_divergence
+    """
+    log_target, log_predicted = log_probs(target), log_probs(predicted)
+    return kl_from_log_probs(log_target, log_predicted), entropy_from_log_probs(log_predicted)
 
 
 def categorical_kl(p_logits: Tensor, q_logits: Tensor) -> Tensor:

@@ -71,6 +71,11 @@ class Shared(NamedTuple):
     of: Tensor  # [(T+1) B], the kind of each state
     lead: tuple[int, int]  # T+1, B
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole tensor."""
+        return (*self.lead, *self.rows.shape[2:])
+
     def map(self, function: Callable[[Tensor], Tensor]) -> Shared:
         """The same function of every state, which must keep the two leading axes."""
         return self._replace(rows=function(self.rows))
@@ -83,9 +88,9 @@ class Shared(NamedTuple):
 class SharedOutputs(Mapping[str, Tensor]):
     """A network's outputs by head, [T+1, B, ...] each; a head is spread over all states when somebody asks for it."""
 
-    def __init__(self, rows: Mapping[str, Tensor], of: Tensor, lead: tuple[int, int]) -> None:
-        """Takes each head's different rows [U, ...] and the kind of each state [(T+1) B]."""
-        self.shared = {head: Shared(x.unsqueeze(0), of, lead) for head, x in rows.items()}
+    def __init__(self, shared: Mapping[str, Shared]) -> None:
+        """Takes what states share, by head."""
+        self.shared = dict(shared)
         self._spread: dict[str, Tensor] = {}
 
     def __getitem__(self, head: str) -> Tensor:
@@ -101,6 +106,11 @@ class SharedOutputs(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.shared)
+
+
+def over_time(rows: Tensor, of: Tensor, lead: tuple[int, int]) -> Shared:
+    """Different rows [U, ...] as what states [T+1, B] share, each being of a kind [(T+1) B]."""
+    return Shared(rows.unsqueeze(0), of, lead)
 
 
 def find(outputs: Mapping[str, Tensor], head: str) -> Tensor | Shared:
@@ -120,5 +130,4 @@ def mapped(x: Tensor | Shared, function: Callable[[Tensor], Tensor]) -> Tensor |
 
 def shape(outputs: Mapping[str, Tensor], head: str) -> tuple[int, ...]:
     """Of a head, [T+1, B, ...]."""
-    x = find(outputs, head)
-    return (*x.lead, *x.rows.shape[2:]) if isinstance(x, Shared) else tuple(x.shape)
+    return tuple(find(outputs, head).shape)

@@ -273,12 +273,16 @@ def value_loss_from_target(
 
 
 def value_loss_from_td(
-    net_out: Tensor, td: Tensor, max_abs_value: float | None = None, categorical: bool = False, nonlinear: bool = False
+    net_out: Tensor | Shared,
+    td: Tensor,
+    max_abs_value: float | None = None,
+    categorical: bool = False,
+    nonlinear: bool = False,
 ) -> Tensor:
     """Distance of a value head from its own value plus an error, which is held constant.
 
     Args:
-        net_out: [..., K] or [..., 1].
+        net_out: [..., K] or [..., 1]; or [T, B, K] as states share it, if `categorical`.
         td: [...].
         max_abs_value: as in `value_loss_from_target`.
         categorical: as in `value_loss_from_target`.
@@ -289,5 +293,21 @@ def value_loss_from_td(
 
     Reference: disco_rl/value_fns/value_utils.py::value_loss_from_td
     """
-    target = values_from_logits(net_out.detach(), max_abs_value, categorical, nonlinear) + td.detach()
+    held = sharing.mapped(net_out, lambda x: values_from_logits(x.detach(), max_abs_value, categorical, nonlinear))
+    target = sharing.spread(held) + td.detach()
+    if isinstance(net_out, Shared):
+        return _shared_cross_entropy(net_out, ops.signed_hyperbolic(target) if nonlinear else target, max_abs_value)
     return value_loss_from_target(net_out, target, max_abs_value, categorical, nonlinear)
+
+
+def _shared_cross_entropy(net_out: Shared, target: Tensor, max_abs_value: float | None) -> Tensor:
+    """Cross-entropy of two-hot targets [T, B] and logits over bins [T, B, K]: only two bins of each target count.
+
+    Reference: disco_rl/value_fns/value_utils.py::value_loss_from_target
+    """
+    log_probs = net_out.rows[0].log_softmax(-1)  # [U, K]
+    K = log_probs.shape[-1]
+    below, above, weight_below = ops.nearest_bins(target.flatten(), K, _bound(max_abs_value))
+    places = torch.cat((net_out.of * K + below, net_out.of * K + above))
+    at_below, at_above = log_probs.view(-1).index_select(0, places).chunk(2)
+    return -(weight_below * at_below + (1 - weight_below) * at_above).view_as(target)

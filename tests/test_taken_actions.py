@@ -104,7 +104,7 @@ def test_a_learner_step_is_the_same_with_and_without_the_short_cuts(given, board
 
 
 def test_asking_which_heads_there_are_spreads_none():
-    out = sharing.SharedOutputs({"q": torch.zeros(2, 3)}, torch.tensor([0, 1, 1, 0]), (2, 2))
+    out = sharing.SharedOutputs({"q": sharing.over_time(torch.zeros(2, 3), torch.tensor([0, 1, 1, 0]), (2, 2))})
     assert "q" in out and "v" not in out and list(out) == ["q"]
     assert not out._spread
     assert out["q"].shape == sharing.shape(out, "q") == (2, 2, 3)

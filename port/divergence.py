@@ -1,0 +1,86 @@
+"""The learner step's two large losses: how far predictions are from targets that are held constant.
+
+The general way, `ops.kl_and_entropy`, goes over the whole tensors [T, B, P] some twenty times, forth and back, and a
+processor spends that time waiting for memory. Here the predictions are normalised once for all states that share them,
+the targets go by in pieces that stay in the processor's cache, and the gradient is what the calculus gives:
+probabilities predicted less probabilities wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from port import ops
+from port.sharing import Shared
+
+PIECE = 2**17  # numbers that a piece holds; some arrays of that size fit into a processor's cache
+
+
+def kl_and_entropy(target: Tensor, predicted: Shared) -> tuple[Tensor, Tensor]:
+    """KL(target || predicted), whose gradient can be taken once and for the prediction only, and its entropy.
+
+    Args:
+        target: [T, B, P], logits.
+        predicted: [T, B, P], logits.
+
+    Returns:
+        [T, B] each; the entropy is that of the prediction and has no gradient.
+
+    Reference: rlax/_src/distributions.py::categorical_kl_divergence
+    """
+    kl, entropy, _, _ = _Divergence.apply(predicted.rows[0], target.detach().flatten(0, 1), predicted.of)
+    if bool(kl.isnan().any()):  # infinite logits, which the general way knows about
+        kl, entropy = ops.kl_and_entropy(target.detach(), predicted.spread())
+        return kl, entropy.detach()
+    return kl.unflatten(0, predicted.lead), entropy.unflatten(0, predicted.lead)
+
+
+def pieces(x: Tensor) -> Iterator[slice]:
+    """Slices of the rows of [N, P], of a piece each; on an accelerator all rows at once."""
+    step = max(1, PIECE // max(1, x.shape[-1])) if x.device.type == "cpu" else max(1, len(x))
+    return (slice(start, start + step) for start in range(0, len(x), step))
+
+
+def normalised(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probabilities, normalised twice as `ops.log_probs` does, and probabilities: [..., P] each."""
+    log_probs = logits.log_softmax(-1)
+    probs = log_probs.exp()
+    total = probs.sum(-1, keepdim=True)
+    return log_probs.sub_(total.log()), probs.div_(total)
+
+
+class _Divergence(torch.autograd.Function):
+    """From rows [U, P] of predictions, targets [N, P] and the row of each target [N] to KL and entropy, [N] each."""
+
+    @staticmethod
+    def forward(rows: Tensor, target: Tensor, of: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        log_predicted, predicted, wanted = torch.empty_like(rows), torch.empty_like(rows), torch.empty_like(target)
+        entropy, kl = rows.new_empty(len(rows)), rows.new_empty(len(target))
+        for piece in pieces(rows):
+            log_predicted[piece], predicted[piece] = normalised(rows[piece])
+            entropy[piece] = -(predicted[piece] * log_predicted[piece]).sum(-1)
+        for piece in pieces(target):
+            log_wanted, wanted[piece] = normalised(target[piece])
+            kl[piece] = log_wanted.sub_(log_predicted.index_select(0, of[piece])).mul_(wanted[piece]).sum(-1)
+        return kl, entropy.index_select(0, of), predicted, wanted
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: tuple[Tensor, ...]) -> None:
+        _, entropy, predicted, wanted = output
+        ctx.mark_non_differentiable(entropy, predicted, wanted)
+        ctx.save_for_backward(inputs[2], predicted, wanted)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, None, None]:
+        of, predicted, wanted = ctx.saved_tensors
+        total = predicted.new_zeros(len(predicted)).index_add_(0, of, grad)  # [U]
+        found = predicted * total.unsqueeze(-1)
+        for piece in pieces(wanted):
+            found.index_add_(0, of[piece], wanted[piece] * grad[piece].unsqueeze(-1), alpha=-1)
+        return found, None, None
