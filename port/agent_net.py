@@ -260,7 +260,7 @@ def unroll_learning(
 
     Returns:
         All outputs as of `unroll`, without a graph; and what the loss learns on, with one, [T, B, width] each: the flat
-        heads, and z, aux_pi and q for the actions taken, each as what states share. The bootstrap step is not learned on.
+        heads, and z, aux_pi and q for the actions taken, as states share them. The bootstrap step is not learned on.
 
     Reference: disco_rl/networks/nets.py::MLPHeadNet.unroll
     """

@@ -8,7 +8,6 @@ probabilities predicted less probabilities wanted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,9 +15,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from port import ops
+from port.one_thread import one_thread, pieces
 from port.sharing import Shared
-
-PIECE = 2**17  # numbers that a piece holds; some arrays of that size fit into a processor's cache
 
 
 def kl_and_entropy(target: Tensor, predicted: Shared) -> tuple[Tensor, Tensor]:
@@ -40,12 +38,6 @@ def kl_and_entropy(target: Tensor, predicted: Shared) -> tuple[Tensor, Tensor]:
     return kl.unflatten(0, predicted.lead), entropy.unflatten(0, predicted.lead)
 
 
-def pieces(x: Tensor) -> Iterator[slice]:
-    """Slices of the rows of [N, P], of a piece each; on an accelerator all rows at once."""
-    step = max(1, PIECE // max(1, x.shape[-1])) if x.device.type == "cpu" else max(1, len(x))
-    return (slice(start, start + step) for start in range(0, len(x), step))
-
-
 def normalised(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Log-probabilities, normalised twice as `ops.log_probs` does, and probabilities: [..., P] each."""
     log_probs = logits.log_softmax(-1)
@@ -58,6 +50,7 @@ class _Divergence(torch.autograd.Function):
     """From rows [U, P] of predictions, targets [N, P] and the row of each target [N] to KL and entropy, [N] each."""
 
     @staticmethod
+    @one_thread()
     def forward(rows: Tensor, target: Tensor, of: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         log_predicted, predicted, wanted = torch.empty_like(rows), torch.empty_like(rows), torch.empty_like(target)
         entropy, kl = rows.new_empty(len(rows)), rows.new_empty(len(target))
@@ -77,6 +70,7 @@ class _Divergence(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @one_thread()
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, None, None]:
         of, predicted, wanted = ctx.saved_tensors
         total = predicted.new_zeros(len(predicted)).index_add_(0, of, grad)  # [U]

@@ -9,7 +9,7 @@ Who sets `GOMP_SPINCOUNT` or `OMP_WAIT_POLICY` in the environment is left alone;
 import os
 import sys
 
-SPINS = "1000"
+SPINS = "3000"
 
 if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)

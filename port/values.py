@@ -7,6 +7,7 @@ from torch import Tensor
 
 from port import moving_average, ops, sharing
 from port.distributed import Averaging
+from port.one_thread import one_thread, pieces
 from port.sharing import Shared
 from port.types import EmaState, ValueOuts
 
@@ -47,7 +48,15 @@ def _mean_of_bins(logits: Tensor, max_abs: float) -> Tensor:
     ops.check_bins(logits.shape[-1], max_abs)
     terms = probs.mul_(ops.bins(logits.shape[-1], max_abs, probs))
     is_short = terms.dtype != torch.float64 and terms.device.type != "mps"
-    return terms.sum(-1, dtype=torch.float64).to(terms.dtype) if is_short else ops.sum_in_windows(terms)
+    return _sum_in_double(terms) if is_short else ops.sum_in_windows(terms)
+
+
+def _sum_in_double(terms: Tensor) -> Tensor:
+    """Sum over the last axis, in double, a piece of the rows at a time: [..., K] to [...]."""
+    rows = terms.reshape(-1, terms.shape[-1])
+    with one_thread():
+        sums = [rows[piece].double().sum(-1).to(terms.dtype) for piece in pieces(rows)]
+    return torch.cat(sums).view(terms.shape[:-1])
 
 
 def _bound(max_abs_value: float | None) -> float:

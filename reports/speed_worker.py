@@ -21,7 +21,7 @@ from typing import IO, Any
 from parity.implementation import CannotRun
 from reports.speed_work import Job, Sample, Work, cpu_seconds, peak_megabytes
 
-SPINS = "1000"  # as port.threads has it, which is not imported here: it would bring torch into the original's process
+SPINS = "3000"  # as port.threads has it, which is not imported here: it would bring torch into the original's process
 SIDES = {
     "port": "reports.speed_port:Port",
     "port_compiled": "reports.speed_port:Compiled",
