@@ -38,12 +38,12 @@ def kl_and_entropy(target: Tensor, predicted: Shared) -> tuple[Tensor, Tensor]:
     return kl.unflatten(0, predicted.lead), entropy.unflatten(0, predicted.lead)
 
 
-def normalised(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probabilities, normalised twice as `ops.log_probs` does, and probabilities: [..., P] each."""
+def normalised(logits: Tensor, probs: Tensor) -> Tensor:
+    """Log-probabilities [..., P], normalised twice as `ops.log_probs` does; `probs` is filled with probabilities."""
     log_probs = logits.log_softmax(-1)
-    probs = log_probs.exp()
-    total = probs.sum(-1, keepdim=True)
-    return log_probs.sub_(total.log()), probs.div_(total)
+    total = torch.exp(log_probs, out=probs).sum(-1, keepdim=True)
+    probs.div_(total)
+    return log_probs.sub_(total.log())
 
 
 class _Divergence(torch.autograd.Function):
@@ -55,10 +55,10 @@ class _Divergence(torch.autograd.Function):
         log_predicted, predicted, wanted = torch.empty_like(rows), torch.empty_like(rows), torch.empty_like(target)
         entropy, kl = rows.new_empty(len(rows)), rows.new_empty(len(target))
         for piece in pieces(rows):
-            log_predicted[piece], predicted[piece] = normalised(rows[piece])
+            log_predicted[piece] = normalised(rows[piece], predicted[piece])
             entropy[piece] = -(predicted[piece] * log_predicted[piece]).sum(-1)
         for piece in pieces(target):
-            log_wanted, wanted[piece] = normalised(target[piece])
+            log_wanted = normalised(target[piece], wanted[piece])
             kl[piece] = log_wanted.sub_(log_predicted.index_select(0, of[piece])).mul_(wanted[piece]).sum(-1)
         return kl, entropy.index_select(0, of), predicted, wanted
 

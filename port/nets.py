@@ -146,6 +146,7 @@ def _lstm_steps(from_input: Tensor, recurrent: Tensor, should_reset: Tensor, rev
     hiddens = []
     for t in reversed(range(T)) if reverse else range(T):
         hidden, cell = (x.masked_fill(resets[t], 0.0) for x in state)
-        state = lstm_gates(torch.addmm(from_input[t], hidden, recurrent), cell)
+        gates = torch.addmm if torch.is_grad_enabled() else Tensor.addmm_  # in place where nobody looks back
+        state = lstm_gates(gates(from_input[t], hidden, recurrent), cell)
         hiddens.append(state.hidden)
     return torch.stack(hiddens[::-1] if reverse else hiddens)
