@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from port import ops
-from port.one_thread import one_thread, pieces
+from port.pieces import for_each, one_thread, pieces
 from port.sharing import Shared
 
 
@@ -50,16 +50,20 @@ class _Divergence(torch.autograd.Function):
     """From rows [U, P] of predictions, targets [N, P] and the row of each target [N] to KL and entropy, [N] each."""
 
     @staticmethod
-    @one_thread()
     def forward(rows: Tensor, target: Tensor, of: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         log_predicted, predicted, wanted = torch.empty_like(rows), torch.empty_like(rows), torch.empty_like(target)
         entropy, kl = rows.new_empty(len(rows)), rows.new_empty(len(target))
-        for piece in pieces(rows):
+
+        def predict(piece: slice) -> None:
             log_predicted[piece] = normalised(rows[piece], predicted[piece])
             entropy[piece] = -(predicted[piece] * log_predicted[piece]).sum(-1)
-        for piece in pieces(target):
+
+        def compare(piece: slice) -> None:
             log_wanted = normalised(target[piece], wanted[piece])
             kl[piece] = log_wanted.sub_(log_predicted.index_select(0, of[piece])).mul_(wanted[piece]).sum(-1)
+
+        for_each(pieces(rows), predict)
+        for_each(pieces(target), compare)
         return kl, entropy.index_select(0, of), predicted, wanted
 
     @staticmethod

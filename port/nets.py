@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from port.one_thread import one_thread
+from port.pieces import one_thread
 from port.types import LstmState, Params
 
 SMALL_STEP = 2**25  # multiply-adds of an LSTM's step that one thread does as fast as several

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from port import moving_average, ops, sharing
 from port.distributed import Averaging
-from port.one_thread import one_thread, pieces
+from port.pieces import for_each, pieces
 from port.sharing import Shared
 from port.types import EmaState, ValueOuts
 
@@ -54,9 +54,13 @@ def _mean_of_bins(logits: Tensor, max_abs: float) -> Tensor:
 def _sum_in_double(terms: Tensor) -> Tensor:
     """Sum over the last axis, in double, a piece of the rows at a time: [..., K] to [...]."""
     rows = terms.reshape(-1, terms.shape[-1])
-    with one_thread():
-        sums = [rows[piece].double().sum(-1).to(terms.dtype) for piece in pieces(rows)]
-    return torch.cat(sums).view(terms.shape[:-1])
+    sums = terms.new_empty(len(rows))
+
+    def add_up(piece: slice) -> None:
+        sums[piece] = rows[piece].double().sum(-1)
+
+    for_each(pieces(rows), add_up)
+    return sums.view(terms.shape[:-1])
 
 
 def _bound(max_abs_value: float | None) -> float:
