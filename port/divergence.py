@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from port import ops
 from port.pieces import for_each, one_thread, pieces
@@ -73,9 +72,10 @@ class _Divergence(torch.autograd.Function):
         ctx.save_for_backward(inputs[2], predicted, wanted)
 
     @staticmethod
-    @once_differentiable
     @one_thread()
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, None, None]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("This loss can be differentiated once only; meta-gradients take is_meta_training=True.")
         of, predicted, wanted = ctx.saved_tensors
         total = predicted.new_zeros(len(predicted)).index_add_(0, of, grad)  # [U]
         found = predicted * total.unsqueeze(-1)

@@ -1,0 +1,154 @@
+"""Work in pieces, and what the learner step computes with it: its large losses, by hand and in the general way."""
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch
+
+from port import divergence, ops, sharing, values
+from port import pieces as work_in_pieces
+from port.pieces import for_each, one_thread, pieces
+
+OF = torch.tensor([2, 0, 0, 1, 2, 2])  # six states [3, 2] of three kinds
+LEAD = (3, 2)
+FORKS = """
+import os, torch
+from port.pieces import for_each
+torch.set_num_threads(2)
+for_each([0, 1, 2, 3], lambda item: None)
+if not os.fork():
+    done = []
+    for_each([0, 1, 2, 3], done.append)
+    print(sorted(done), flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def drawn(*shape, scale=1.0, seed=0, dtype=torch.float64):
+    return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def shared(width, scale=1.0):
+    rows = drawn(3, width, scale=scale).requires_grad_()
+    return rows, sharing.over_time(rows, OF, LEAD)
+
+
+def test_every_item_is_worked_on_once_by_more_than_one_thread_of_one_thread_each(two_threads):
+    done, seen = [], set()
+
+    def work(item):
+        done.append(item)
+        seen.add((threading.get_ident(), torch.get_num_threads()))
+        time.sleep(0.01)
+
+    for_each(range(7), work)
+    assert sorted(done) == list(range(7))
+    assert len(seen) == 2 and all(count == 1 for _, count in seen)
+    assert torch.get_num_threads() == 2
+
+
+def test_with_one_thread_items_are_worked_on_in_order():
+    done = []
+    with one_thread():
+        for_each("abc", done.append)
+    for_each("", done.append)
+    assert done == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_an_error_comes_through_after_all_others_are_done(two_threads, bad):
+    done = []
+
+    def work(item):
+        if item == bad:
+            raise ValueError(f"item {item}")
+        time.sleep(0.05)
+        done.append(item)
+
+    with pytest.raises(ValueError, match=f"item {bad}"):
+        for_each([0, 1], work)
+    assert done == [1 - bad]
+    assert torch.get_num_threads() == 2
+
+
+def test_work_goes_on_in_a_forked_process():
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, "[0, 1, 2, 3]\n"), done.stderr
+
+
+def test_pieces_cover_all_rows_and_fit_the_cache():
+    for rows, width in ((1, 1), (5000, 600), (3, work_in_pieces.PIECE * 2), (0, 4)):
+        x = torch.empty(rows, width)
+        found = pieces(x)
+        places = torch.arange(rows)
+        assert torch.equal(torch.cat([places[:0], *(places[piece] for piece in found)]), places)
+        assert all(x[piece].numel() <= work_in_pieces.PIECE or len(x[piece]) == 1 for piece in found)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 200.0])
+def test_the_divergence_and_its_gradient_are_those_of_the_general_way(scale, monkeypatch):
+    monkeypatch.setattr(work_in_pieces, "PIECE", 10)  # two rows
+    rows, predicted = shared(5, scale)
+    target, weights = drawn(*LEAD, 5, scale=scale, seed=1), drawn(*LEAD, seed=2)
+    got, got_entropy = divergence.kl_and_entropy(target, predicted)
+    ref, ref_entropy = ops.kl_and_entropy(target, predicted.spread())
+    torch.testing.assert_close(got, ref, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(got_entropy, ref_entropy.detach(), rtol=1e-12, atol=1e-14)
+    assert not got_entropy.requires_grad
+    got_grad, ref_grad = (torch.autograd.grad((kl * weights).sum(), rows)[0] for kl in (got, ref))
+    torch.testing.assert_close(got_grad, ref_grad, rtol=1e-11, atol=1e-14)
+    assert bool(ref_grad.abs().max() > 1e-5)
+
+
+def test_the_divergence_knows_about_what_cannot_be():
+    rows, _ = shared(4)
+    with torch.no_grad():
+        rows[:, 1] = -torch.inf
+    predicted = sharing.over_time(rows, OF, LEAD)
+    target = drawn(*LEAD, 4, seed=1)
+    target[..., 1] = -torch.inf
+    got, _ = divergence.kl_and_entropy(target, predicted)
+    ref, _ = ops.kl_and_entropy(target, predicted.spread())
+    assert bool(ref.isfinite().all())
+    torch.testing.assert_close(got, ref)
+
+
+def test_the_divergence_refuses_to_be_differentiated_twice():
+    rows, predicted = shared(4)
+    kl, _ = divergence.kl_and_entropy(drawn(*LEAD, 4, seed=1), predicted)
+    with pytest.raises(RuntimeError, match="is_meta_training"):
+        torch.autograd.grad(kl.sum(), rows, create_graph=True)
+
+
+@pytest.mark.parametrize("nonlinear", [True, False])
+def test_the_value_loss_of_shared_states_and_its_gradient_are_those_of_the_general_way(nonlinear):
+    rows, head = shared(9)
+    td = drawn(*LEAD, scale=3.0, seed=3)
+    td[0, 0], td[1, 0] = 1e6, -1e6  # past the range
+    given = {"max_abs_value": 4.0, "categorical": True, "nonlinear": nonlinear}
+    got, ref = (values.value_loss_from_td(x, td, **given) for x in (head, head.spread()))
+    torch.testing.assert_close(got, ref, rtol=1e-12, atol=1e-14)
+    weights = drawn(*LEAD, seed=4)
+    got_grad, ref_grad = (torch.autograd.grad((loss * weights).sum(), rows)[0] for loss in (got, ref))
+    torch.testing.assert_close(got_grad, ref_grad, rtol=1e-11, atol=1e-14)
+
+
+def test_values_are_added_up_in_double_whatever_the_pieces(monkeypatch):
+    logits = drawn(7, 601, scale=3.0, dtype=torch.float32)
+    whole = values.values_from_logits(logits, 300.0)
+    monkeypatch.setattr(work_in_pieces, "PIECE", 2 * 601)
+    assert torch.equal(values.values_from_logits(logits, 300.0), whole)
+    terms = logits.softmax(-1) * ops.bins(601, 300.0, logits)
+    assert torch.equal(values._sum_in_double(terms), terms.double().sum(-1).float())
