@@ -32,21 +32,25 @@ class Altered:
 
 
 class Moving(Altered):
-    """A reference that is off by a factor wherever it is not asked at the sample's own inputs."""
+    """A reference that is off by a factor wherever it is not asked at the sample's own inputs; or there alone."""
 
-    def __init__(self, factor, size, life, steps, seed):
+    def __init__(self, factor, is_off_here=False):
         super().__init__(factor)
-        self.at = meta_gradients.sample(size, life, steps, seed)[0]
+        self.is_off_here, self.here = is_off_here, meta_gradients.sample(*ASKED)[0]
 
     def run(self, layer, inputs, *asked):
-        is_here = all(np.array_equal(inputs[name], value) for name, value in self.at.items())
-        return load("port").run(layer, inputs, *asked) if is_here else super().run(layer, inputs, *asked)
+        is_here = all(np.array_equal(inputs[name], value) for name, value in self.here.items())
+        is_off = is_here == self.is_off_here
+        return super().run(layer, inputs, *asked) if is_off else load("port").run(layer, inputs, *asked)
 
 
-class InTwoWays(Altered):
-    """A reference that is off by a factor when it is compiled in another way than users do."""
+class InTwoWays(Moving):
+    """A reference that is off by a factor when it is compiled in another way than users do, at the sample's inputs."""
 
     as_users_compile = load("port")
+
+    def __init__(self, factor):
+        super().__init__(factor, is_off_here=True)
 
 
 @pytest.mark.parametrize("life", meta_gradients.LIVES)
@@ -62,7 +66,7 @@ def test_equal_is_equal_and_different_is_different(life):
 @pytest.mark.parametrize(("error", "equal"), [(0.9e-6, True), (1.1e-6, False)])
 @pytest.mark.parametrize("by", ["inputs", "compilation"])
 def test_an_error_counts_as_equal_up_to_the_original_s_own_movement_and_no_further(by, error, equal):
-    original = Moving(1.0 + 1e-6, *ASKED) if by == "inputs" else InTwoWays(1.0 + 1e-6)
+    original = (Moving if by == "inputs" else InTwoWays)(1.0 + 1e-6)
     line = meta_gradients.compared(original, Altered(1.0 + error), *ASKED, count=1)
     assert (line.equal, line.is_exact, line.beyond) == (equal, False, 1)
     assert (line.moved, line.share) == (pytest.approx(1e-6, rel=1e-3), pytest.approx(error / 1e-6, rel=1e-3))
@@ -71,12 +75,19 @@ def test_an_error_counts_as_equal_up_to_the_original_s_own_movement_and_no_furth
 
 
 def test_which_of_the_two_moved_the_original_is_told():
-    line = meta_gradients.compared(Moving(1.0 + 1e-6, *ASKED), load("port"), *ASKED, count=1)
-    assert (line.moved_by_compilation, line.verdict) == (0.0, "within 1e-9")
-    alone = meta_gradients.movements(
-        [load("port"), Altered(1.0 + 1e-6)], *_at(), meta_gradients.meta_gradient(load("port"), *_at()), near=[]
+    by_inputs, by_compilation = (
+        meta_gradients.compared(original(1.0 + 1e-6), Altered(1.0 + 1e-7), *ASKED, count=1)
+        for original in (Moving, InTwoWays)
     )
-    assert [max(moved.values()) for moved in alone] == [0.0, pytest.approx(1e-6, rel=1e-3)]
+    assert (by_inputs.moved, by_inputs.moved_by_compilation) == (by_inputs.moved_by_inputs, 0.0)
+    assert by_compilation.moved == by_compilation.moved_by_compilation > 1e3 * by_compilation.moved_by_inputs
+
+
+def test_both_ways_of_compiling_run_at_inputs_nearby():
+    original = InTwoWays(1.0 + 1e-6)
+    original.is_off_here = False
+    line = meta_gradients.compared(original, Altered(1.0 + 1e-7), *ASKED, count=1)
+    assert (line.moved_by_inputs, line.moved_by_compilation) == (pytest.approx(1e-6, rel=1e-3), 0.0)
 
 
 def test_as_many_inputs_are_tried_as_asked():
@@ -106,7 +117,7 @@ def test_a_number_that_is_none_is_different_in_any_tensor(bad):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_reference_that_is_not_finite_nearby_allows_nothing(bad):
-    original = Moving(1.0, *ASKED)
+    original = Moving(1.0)
     original.element = bad
     with pytest.raises(CannotRun, match="not finite"):
         meta_gradients.compared(original, load("port"), *ASKED, count=1)
@@ -136,7 +147,3 @@ def test_no_movement_at_all_is_refused(tmp_path, capsys):
 def test_without_the_original_it_says_what_to_do(tmp_path, capsys):
     assert meta_gradients.main(["--sizes", "small", "--out", str(tmp_path)]) == 2
     assert "make original" in capsys.readouterr().err
-
-
-def _at():
-    return meta_gradients.sample(*ASKED)
