@@ -102,8 +102,10 @@ def test_as_many_inputs_are_tried_as_asked():
     assert (Counted.runs, line.movements) == (1 + 5, 5)
 
 
-def test_a_gradient_where_there_is_none_is_different():
-    line = meta_gradients.compared(load("port"), Altered(0.0), *ASKED, count=1)
+@pytest.mark.parametrize("is_in_original", [False, True])
+def test_a_gradient_where_there_is_none_is_different_and_so_is_none_where_there_is_one(is_in_original):
+    sides = [Altered(0.0), load("port")] if is_in_original else [load("port"), Altered(0.0)]
+    line = meta_gradients.compared(*sides, *ASKED, count=1)
     assert not line.same_zeros and not line.equal
     assert line.verdict == "DIFFERENT: not the same zeros"
 
@@ -138,7 +140,8 @@ def test_what_it_found_is_written_for_machines(tmp_path, monkeypatch, capsys):
         assert found[-1].verdict in capsys.readouterr().err
 
 
-def test_no_movement_at_all_is_refused(tmp_path, capsys):
+def test_no_movement_at_all_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(meta_gradients, "lines", lambda *asked: iter([]))
     assert meta_gradients.main(["--movements", "0", "--out", str(tmp_path)]) == 2
     assert "at least 1" in capsys.readouterr().err
 
