@@ -200,7 +200,7 @@ def table(found: Sequence[Line]) -> Table:
     names = ("inner steps", "largest error", "the original moves there by", "share of what is allowed", "zero blocks")
     shown = Table("size", "agent", *names, "verdict", box=None)
     for line in found:
-        cells = (str(line.steps), f"{line.error:.1e}", f"{line.moved:.1e}", f"{line.share:.2g}", str(line.zero_blocks))
+        cells = (str(line.steps), f"{line.error:.1e}", f"{line.moved:.1e}", f"{line.share:.3g}", str(line.zero_blocks))
         shown.add_row(line.size, line.life, *cells, line.verdict)
     return shown
 
