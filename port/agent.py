@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from port import agent_net, distributed, names, ops, optim, rules
+from port import agent_net, distributed, names, ops, optim, pieces, rules
+from port.agent_net import Learned
 from port.config import AgentConfig, DiscoConfig, is_size
 from port.distributed import Averaging
 from port.names import ObsSpec
@@ -256,13 +258,13 @@ class Agent:
         return dict(zip(params, grads, strict=True)), logs
 
     def _loss_and_grads_of(
-        self, params: Params, rollout: Rollout, meta_out: Mapping[str, Any], agent_out: Outputs, learned: Outputs
+        self, params: Params, rollout: Rollout, meta_out: Mapping[str, Any], agent_out: Outputs, learned: Learned
     ) -> tuple[Params, Logs]:
         """`loss_and_grads` where only what the loss learns on has a graph, and no target depends on it."""
         with torch.enable_grad():
             total, logs = self.loss(rollout, agent_out, meta_out, learned=learned)
-            grads = torch.autograd.grad(total, list(params.values()))
-        return dict(zip(params, grads, strict=True)), {name: x.detach() for name, x in logs.items()}
+            grads = learned.grads(total, params)
+        return grads, {name: x.detach() for name, x in logs.items()}
 
     def learner_step(
         self,
@@ -294,7 +296,18 @@ class Agent:
         self._check_state(state)
         self.rule.check_meta_params(meta_params)
         check_dtypes(rollout, state.params, meta_params)
-        config = self.config
+        with nullcontext() if is_meta_training or not self._learns_fast else pieces.team():
+            return self._learn(rollout, state, meta_params, is_meta_training, value_out)
+
+    def _learn(
+        self,
+        rollout: Rollout,
+        state: LearnerState,
+        meta_params: Params | None,
+        is_meta_training: bool,
+        value_out: ValueOuts | None,
+    ) -> tuple[LearnerState, Logs]:
+        """`learner_step` for what has been looked at."""
         with torch.enable_grad():
             params = _tracked(state.params, is_meta_training)
             agent_out, learned = self._unroll(params, rollout, is_meta_training)
@@ -308,23 +321,32 @@ class Agent:
             else:
                 grads, logs = self._loss_and_grads_of(params, rollout, meta_out, agent_out, learned)
             grads = distributed.averaged_params(self.averaging, grads)
-            directions, opt_state = optim.adam_sg(grads, state.opt_state)
-            updates = optim.clip_and_scale(directions, config.max_abs_update, config.learning_rate)
-            new_params = optim.apply_updates(params, updates)
+            new_params, updates, opt_state = self._updated(params, grads, state.opt_state)
             logs["global_gradient_norm"] = optim.global_norm(grads)
             logs["global_update_norm"] = optim.global_norm(updates)
             logs["meta_out"] = meta_out
         return LearnerState(new_params, opt_state, meta_state), logs
 
-    def _unroll(self, params: Params, rollout: Rollout, is_meta_training: bool) -> tuple[Outputs, Outputs | None]:
+    def _updated(self, params: Params, grads: Params, state: AdamState) -> tuple[Params, Params, AdamState]:
+        """Parameters after a step of the optimiser, the updates that made them, and the optimiser's state."""
+        directions, state = optim.adam_sg(grads, state)
+        updates = optim.clip_and_scale(directions, self.config.max_abs_update, self.config.learning_rate)
+        return optim.apply_updates(params, updates), updates, state
+
+    @property
+    def _learns_fast(self) -> bool:
+        """Whether the network can learn on what Disco's loss reads alone."""
+        return hasattr(self.network, "unroll_learning") and isinstance(self.config.rule, DiscoConfig)
+
+    def _unroll(self, params: Params, rollout: Rollout, is_meta_training: bool) -> tuple[Outputs, Learned | None]:
         """Outputs of the network, and, if only that has a graph, what the loss learns on.
 
         Disco's loss reads of its action model only what it says of the actions taken. Meta-gradients need the rest too.
         """
-        unroll_learning = getattr(self.network, "unroll_learning", None)
-        if is_meta_training or unroll_learning is None or not isinstance(self.config.rule, DiscoConfig):
+        if is_meta_training or not self._learns_fast:
             return self.network.unroll(params, rollout.observations), None
-        every, learned = unroll_learning(params, rollout.observations, rollout.actions)
+        network: Any = self.network
+        every, learned = network.unroll_learning(params, rollout.observations, rollout.actions)
         return every, learned
 
     def _check_state(self, state: LearnerState) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from port import nets, sharing
+from port import nets, pieces, sharing
 from port.types import LstmState, Observations, Outputs, Params
 
 FLAT_HEADS = ("logits", "y")
@@ -228,7 +229,16 @@ def unroll(params: Params, observations: Observations, passes: Passes = EAGER) -
     if torch.is_grad_enabled():
         return step(params, observations, lead=2)
     flat, kinds, lead = _different(params, observations)
-    return _over_time(passes.all_rows(params, flat), kinds, lead)
+    parts = pieces.parts(flat) if passes is EAGER else [slice(None)]
+    done = pieces.side_by_side({i: partial(passes.all_rows, params, flat[part]) for i, part in enumerate(parts)})
+    return _over_time(_joined(list(done.values())), kinds, lead)
+
+
+def _joined(parts: Sequence[Outputs]) -> Outputs:
+    """Outputs of parts of the rows, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return pieces.side_by_side({head: partial(torch.cat, [part[head] for part in parts]) for head in parts[0]})
 
 
 def _different(params: Params, observations: Observations) -> tuple[Tensor, sharing.Kinds | None, tuple[int, int]]:
@@ -247,9 +257,42 @@ def _over_time(rows: Outputs, kinds: sharing.Kinds | None, lead: tuple[int, int]
     return sharing.SharedOutputs({head: sharing.over_time(x, kinds.of, lead) for head, x in rows.items()})
 
 
+class Learned(sharing.SharedOutputs):
+    """What a loss learns on, [T, B, width] by head; computed, and differentiated, in parts side by side."""
+
+    def __init__(self, parts: Sequence[Outputs], by_state: Tensor, by_pair: Tensor, lead: tuple[int, int]) -> None:
+        """Takes the rows of each part with their graphs, and which row each state is, by itself and with its action."""
+        self._parts = parts
+        rows = {head: torch.cat([part[head].detach() for part in parts]).requires_grad_() for head in parts[0]}
+        of = {head: by_pair if head in MODEL_HEADS else by_state for head in rows}
+        super().__init__({head: sharing.over_time(x, of[head], lead) for head, x in rows.items()})
+        self._rows = rows
+
+    def grads(self, total: Tensor, params: Params) -> Params:
+        """The gradient of a loss of these outputs."""
+        heads = list(self._rows)
+        wanted = torch.autograd.grad(total, list(self._rows.values()))
+        by_head = [x.split([len(part[h]) for part in self._parts]) for h, x in zip(heads, wanted, strict=True)]
+        shares = zip(*by_head, strict=True)
+
+        def carry(part: Outputs, share: Sequence[Tensor]) -> Sequence[Tensor]:
+            return torch.autograd.grad([part[head] for head in heads], list(params.values()), share)
+
+        works = {i: partial(carry, *given) for i, given in enumerate(zip(self._parts, shares, strict=True))}
+        found = list(pieces.side_by_side(works).values())
+        return {name: _sum(grads) for name, grads in zip(params, zip(*found, strict=True), strict=True)}
+
+
+def _sum(tensors: Sequence[Tensor]) -> Tensor:
+    total, *others = tensors
+    for other in others:
+        total = total.add_(other)
+    return total
+
+
 def unroll_learning(
     params: Params, observations: Observations, actions: Tensor, passes: Passes = EAGER
-) -> tuple[Outputs, Outputs]:
+) -> tuple[Outputs, Learned]:
     """`unroll` for a loss that reads of the action model only what it says of the actions taken.
 
     Args:
@@ -268,12 +311,17 @@ def unroll_learning(
     taken = actions[:-1].reshape(-1).to(flat.device, torch.long)  # [T B]
     of = torch.arange(len(taken), device=flat.device) if kinds is None else kinds.of[: len(taken)]
     state, action, pair = (of, taken, of) if kinds is None else _pairs(params, of, taken)
-    by_state, every, own = passes.rows_to_learn(params, flat, state, action)
-    seen = {head: x.detach() for head, x in by_state.items()} | dict(every)
-    lead = (steps - 1, batch)
-    learned = {head: sharing.over_time(x, of, lead) for head, x in by_state.items()}
-    learned |= {head: sharing.over_time(x, pair, lead) for head, x in own.items()}
-    return _over_time(seen, kinds, (steps, batch)), sharing.SharedOutputs(learned)
+    parts = pieces.parts(flat) if passes is EAGER else [slice(0, len(flat))]
+    bounds = torch.searchsorted(state, torch.tensor([part.start for part in parts[1:]], device=state.device)).tolist()
+    shares = list(zip(parts, [0, *bounds], [*bounds, len(state)], strict=True))
+
+    def learn(part: slice, first: int, last: int) -> tuple[Outputs, Outputs, Outputs]:
+        return passes.rows_to_learn(params, flat[part], state[first:last] - part.start, action[first:last])
+
+    done = pieces.side_by_side({i: partial(learn, *share) for i, share in enumerate(shares)}).values()
+    seen = _joined([{head: x.detach() for head, x in by_state.items()} | dict(every) for by_state, every, _ in done])
+    learned = Learned([{**by_state, **own} for by_state, _, own in done], of, pair, (steps - 1, batch))
+    return _over_time(seen, kinds, (steps, batch)), learned
 
 
 def _pairs(params: Params, of: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -5,17 +5,20 @@ An RNN runs over each trajectory in reverse, gated by a second RNN, the meta-RNN
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from port import distributed, nets, sharing, transforms
+from port import distributed, nets, pieces, sharing, transforms
 from port.distributed import Averaging
 from port.input_option import NETS, InputOption, TransformConfig
 from port.sharing import Shared
 from port.types import LstmState, Outputs, Params, RuleInputs
+
+Built: TypeAlias = Callable[[], tuple[Tensor, Tensor]]  # what `build_inputs` gives
 
 
 def extract(inputs: RuleInputs, path: str) -> Tensor | Shared:
@@ -142,12 +145,14 @@ def heads(params: Params, x: Tensor, policy_embedding: Tensor) -> Outputs:
 
     Reference: disco_rl/networks/meta_nets.py::LSTM.__call__
     """
-    return {
-        "pi": policy_target(params, x, policy_embedding),
-        "y": nets.linear(params, "y_head", x),
-        "z": nets.linear(params, "z_head", x),
-        "meta_input_emb": nets.linear(params, "meta_input", x),
-    }
+    return pieces.side_by_side(
+        {
+            "pi": lambda: policy_target(params, x, policy_embedding),
+            "y": lambda: nets.linear(params, "y_head", x),
+            "z": lambda: nets.linear(params, "z_head", x),
+            "meta_input_emb": lambda: nets.linear(params, "meta_input", x),
+        }
+    )
 
 
 def meta_rnn(
@@ -157,6 +162,7 @@ def meta_rnn(
     outs: Outputs,
     state: LstmState,
     averaging: Averaging | None = None,
+    built: Built | None = None,
 ) -> LstmState:
     """One step of the RNN that runs over the agent's life, on the average over the rollout and over all ranks.
 
@@ -167,13 +173,14 @@ def meta_rnn(
         outs: of the meta-network: y [T, B, P] and meta_input_emb [T, B, 1] are read.
         state: two of [M].
         averaging: over ranks.
+        built: gives the inputs, if somebody has begun with them.
 
     Returns:
         The new state.
 
     Reference: disco_rl/networks/meta_nets.py::MetaLSTM.unroll
     """
-    xs, _ = build_inputs(features, option, params, "meta_rnn/")
+    xs, _ = build_inputs(features, option, params, "meta_rnn/") if built is None else built()
     predicted = nets.mlp(params, "meta_rnn/y_net", outs["y"].softmax(-1))
     xs = torch.cat((xs, outs["meta_input_emb"], predicted), dim=-1)
     embedded = nets.mlp(params, "meta_rnn/embed", xs)  # [T, B, E]
@@ -204,6 +211,7 @@ def meta_net(
     """
     features = Features(inputs)
     xs, policy_embedding = build_inputs(features, option, params)
+    rnn_inputs = pieces.meanwhile(partial(build_inputs, features, option, params, "meta_rnn/"))
     x = gate(params, trajectory_rnn(params, xs, inputs.is_terminal), state)
     outs = heads(params, x, policy_embedding)
-    return outs, meta_rnn(params, features, option, outs, state, averaging)
+    return outs, meta_rnn(params, features, option, outs, state, averaging, rnn_inputs)

@@ -75,7 +75,9 @@ class MlpNetwork:
         """All heads for observations [T+1, B, ...]."""
         return agent_net.unroll(params, observations, self.passes)
 
-    def unroll_learning(self, params: Params, observations: Observations, actions: Tensor) -> tuple[Outputs, Outputs]:
+    def unroll_learning(
+        self, params: Params, observations: Observations, actions: Tensor
+    ) -> tuple[Outputs, agent_net.Learned]:
         """All heads without a graph, and what Disco's loss learns on with one; as `agent_net.unroll_learning`."""
         return agent_net.unroll_learning(params, observations, actions, self.passes)
 

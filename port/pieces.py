@@ -1,25 +1,35 @@
-"""Work in small pieces: each fits into a processor's cache and is done by one thread; threads share the pieces.
+"""Work that threads share in large parts, each of them doing its part alone.
 
-Torch by itself hands every operation on more than some thousand numbers to all of its threads. Where these sleep, or
-somebody else works on their processors, waking them takes up to a tenth of a millisecond each time, which is as long as
-such an operation takes. Here threads are woken once for all operations on all pieces.
+Torch by itself hands every operation on more than some thousand numbers to all of its threads, and waits for all of
+them at its end. Where these sleep, or somebody else works on their processors, each such wait takes up to some
+milliseconds, and a learner step has hundreds. Here threads are given whole stretches of work (half of a network's rows,
+a loss over some thousand rows), so that they wait for each other a dozen times; and where a stretch goes over its
+numbers again and again, it does so in pieces that fit into a processor's cache.
+
+Numbers depend on how many threads torch has, as they do when torch shares out the work, and on nothing else.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 PIECE = 2**17  # numbers that a piece holds; some arrays of that size fit into a processor's cache
+ROWS = 64  # that a part of a network's work has at least
 
 Item = TypeVar("Item")
+Key = TypeVar("Key")
+Result = TypeVar("Result")
+
+_team = threading.local()
 
 
 @contextmanager
@@ -36,33 +46,82 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def team() -> Iterator[None]:
+    """In the block, torch's threads work side by side where they are asked to, and nowhere else.
+
+    They know nothing of the caller's modes of torch (autocast, counters of operations); where there is one, the caller
+    works alone.
+    """
+    before, _team.size = size(), 1 if _has_modes() else torch.get_num_threads()
+    try:
+        with one_thread():
+            yield
+    finally:
+        _team.size = before
+
+
+def size() -> int:
+    """How many threads work side by side here: 1 outside a team."""
+    return getattr(_team, "size", 1)
+
+
+def _has_modes() -> bool:
+    modes = torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
+    return modes > 0 or torch.is_autocast_enabled("cpu") or torch.is_inference_mode_enabled()
+
+
+def side_by_side(works: Mapping[Key, Callable[[], Result]]) -> dict[Key, Result]:
+    """What each piece of work gives; in a team its threads share them out, and each works alone.
+
+    No work may wait for another, or write where another one reads or writes.
+    """
+    keys, count = list(works), min(size(), len(works))
+    if count <= 1:
+        return {key: work() for key, work in works.items()}
+    keeps_graph = torch.is_grad_enabled()
+
+    def share(first: int) -> dict[Key, Result]:
+        with torch.set_grad_enabled(keeps_graph):
+            return {key: works[key]() for key in keys[first::count]}
+
+    others = [_helpers(os.getpid()).submit(share, first) for first in range(1, count)]
+    before, _team.size = _team.size, 1  # the caller does its own share alone
+    try:
+        done = share(0)
+    finally:
+        _team.size = before
+        wait(others)
+    for other in others:
+        done |= other.result()
+    return {key: done[key] for key in keys}
+
+
+def meanwhile(work: Callable[[], Result]) -> Callable[[], Result]:
+    """Has another thread of the team begin with the work, without a graph; calling what comes back waits for it."""
+    if size() <= 1:
+        return work
+    begun: Future[Result] = _helpers(os.getpid()).submit(torch.no_grad()(work))
+    return begun.result
+
+
+def for_each(items: Sequence[Item], work: Callable[[Item], None]) -> None:
+    """Does the work for every item side by side, without a graph."""
+    with torch.no_grad():
+        side_by_side({index: partial(work, item) for index, item in enumerate(items)})
+
+
 def pieces(x: Tensor) -> list[slice]:
     """Slices of the rows of [N, P], of a piece each; on an accelerator all rows at once."""
     step = max(1, PIECE // max(1, x.shape[-1])) if x.device.type == "cpu" else max(1, len(x))
     return [slice(start, start + step) for start in range(0, len(x), step)]
 
 
-def for_each(items: Sequence[Item], work: Callable[[Item], None]) -> None:
-    """Does the work for every item, in as many threads as torch has, and without a graph.
-
-    The work may only write where no other item's does. It is done in threads that know nothing of the caller's modes of
-    torch (autocast, transforms of torch.func): it is for plain arithmetic on plain tensors.
-    """
-    count = min(torch.get_num_threads(), len(items))
-    with one_thread():
-        others = [_helpers(os.getpid()).submit(_in_order, items[i::count], work) for i in range(1, count)]
-        try:
-            _in_order(items[:: max(count, 1)], work)
-        finally:
-            wait(others)
-    for other in others:
-        other.result()
-
-
-def _in_order(items: Sequence[Item], work: Callable[[Item], None]) -> None:
-    with torch.no_grad():
-        for item in items:
-            work(item)
+def parts(rows: Tensor) -> list[slice]:
+    """Slices of [N, ...], one for each thread unless they get too short; on an accelerator one of all."""
+    count = max(1, min(size(), len(rows) // ROWS)) if rows.device.type == "cpu" else 1
+    bounds = [len(rows) * i // count for i in range(count + 1)]
+    return [slice(start, stop) for start, stop in zip(bounds, bounds[1:], strict=False)]
 
 
 @lru_cache(maxsize=1)

@@ -7,21 +7,24 @@ import time
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from port import divergence, ops, sharing, values
 from port import pieces as work_in_pieces
-from port.pieces import for_each, one_thread, pieces
+from port.pieces import for_each, meanwhile, parts, pieces, side_by_side, team
 
 OF = torch.tensor([2, 0, 0, 1, 2, 2])  # six states [3, 2] of three kinds
 LEAD = (3, 2)
 FORKS = """
 import os, torch
-from port.pieces import for_each
+from port.pieces import for_each, team
 torch.set_num_threads(2)
-for_each([0, 1, 2, 3], lambda item: None)
+with team():
+    for_each([0, 1, 2, 3], lambda item: None)
 if not os.fork():
     done = []
-    for_each([0, 1, 2, 3], done.append)
+    with team():
+        for_each([0, 1, 2, 3], done.append)
     print(sorted(done), flush=True)
     os._exit(0)
 os.wait()
@@ -32,7 +35,8 @@ os.wait()
 def two_threads():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    yield
+    with team():
+        yield
     torch.set_num_threads(before)
 
 
@@ -56,15 +60,53 @@ def test_every_item_is_worked_on_once_by_more_than_one_thread_of_one_thread_each
     for_each(range(7), work)
     assert sorted(done) == list(range(7))
     assert len(seen) == 2 and all(count == 1 for _, count in seen)
-    assert torch.get_num_threads() == 2
+    assert work_in_pieces.size() == 2
 
 
-def test_with_one_thread_items_are_worked_on_in_order():
+def test_outside_a_team_items_are_worked_on_in_order():
     done = []
-    with one_thread():
-        for_each("abc", done.append)
+    for_each("abc", lambda item: done.append((item, threading.get_ident())))
     for_each("", done.append)
-    assert done == ["a", "b", "c"]
+    assert done == [(item, threading.get_ident()) for item in "abc"]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_team_leaves_torch_as_it_was(size):
+    before = torch.get_num_threads()
+    torch.set_num_threads(size)
+    try:
+        with pytest.raises(KeyError), team():
+            assert (work_in_pieces.size(), torch.get_num_threads()) == (size, 1)
+            raise KeyError
+        assert (work_in_pieces.size(), torch.get_num_threads()) == (1, size)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("mode", [FlopCounterMode(display=False), torch.autocast("cpu"), torch.inference_mode()])
+def test_whoever_works_in_a_mode_of_torch_works_alone(mode):
+    with mode, team():
+        assert work_in_pieces.size() == 1
+
+
+def test_works_side_by_side_keep_a_graph_if_the_caller_does(two_threads):
+    x = torch.ones(3, requires_grad=True)
+    assert all(y.requires_grad for y in side_by_side({i: x.exp for i in range(2)}).values())
+    with torch.no_grad():
+        assert not any(y.requires_grad for y in side_by_side({i: x.exp for i in range(2)}).values())
+    assert not meanwhile(x.exp)().requires_grad
+
+
+def test_what_is_begun_meanwhile_is_begun_by_another_thread(two_threads):
+    assert meanwhile(threading.get_ident)() != threading.get_ident()
+
+
+@pytest.mark.parametrize("rows", [1, 63, 64, 129, 1000])
+def test_parts_cover_all_rows_and_are_not_too_short(two_threads, rows):
+    found = parts(torch.empty(rows, 2))
+    assert [found[0].start, found[-1].stop] == [0, rows]
+    assert [part.stop for part in found[:-1]] == [part.start for part in found[1:]]
+    assert len(found) == (2 if rows >= 2 * work_in_pieces.ROWS else 1)
 
 
 @pytest.mark.parametrize("bad", [0, 1])
@@ -80,7 +122,7 @@ def test_an_error_comes_through_after_all_others_are_done(two_threads, bad):
     with pytest.raises(ValueError, match=f"item {bad}"):
         for_each([0, 1], work)
     assert done == [1 - bad]
-    assert torch.get_num_threads() == 2
+    assert work_in_pieces.size() == 2
 
 
 def test_work_goes_on_in_a_forked_process():
