@@ -138,8 +138,8 @@ def agent_loss(
     # Two policies are few numbers and often nearly equal, which leaves little of a float32 difference.
     wide_hat, wide_pi = (ops.log_probs(ops.widened(x)) for x in (pi_hat, logits))
     pi_loss = ops.kl_from_log_probs(wide_hat, wide_pi).to(log_pi.dtype)  # [T, B]
-    y_loss, y_entropy = _kl_and_entropy(y_hat, y)
-    z_loss, z_entropy = _kl_and_entropy(z_hat, z_a)
+    y_loss, y_entropy = _kl_and_entropy(y_hat, y, backprop)
+    z_loss, z_entropy = _kl_and_entropy(z_hat, z_a, backprop)
     continues = 1.0 - inputs.is_terminal.to(log_pi.dtype)
     aux_loss = ops.kl_from_log_probs(log_next.detach(), log_aux) * continues
     total = hyper.pi_cost * pi_loss + hyper.y_cost * y_loss + hyper.z_cost * z_loss + hyper.aux_policy_cost * aux_loss
@@ -169,17 +169,18 @@ def _learned(inputs: RuleInputs) -> tuple[Tensor, Tensor | Shared, Tensor | Shar
     return inputs.agent_out["logits"][:-1], inputs.agent_out["y"][:-1], z_a, aux_a
 
 
-def _kl_and_entropy(target: Tensor, predicted: Tensor | Shared) -> tuple[Tensor, Tensor]:
-    """KL(target || predicted) and the entropy of the prediction, [T, B] each; the fast way where states share it."""
-    of = divergence if isinstance(predicted, Shared) else ops
-    return of.kl_and_entropy(target, predicted)
+def _kl_and_entropy(target: Tensor, predicted: Tensor | Shared, backprop: bool) -> tuple[Tensor, Tensor]:
+    """KL(target || predicted) and the entropy of the prediction, [T, B] each."""
+    if isinstance(predicted, Shared) and not backprop:
+        return divergence.kl_and_entropy(target, predicted)
+    return ops.kl_and_entropy(target, sharing.spread(predicted))
 
 
 def _mean_of_first_steps(x: Tensor | Shared, steps: int) -> Tensor:
-    """Mean over the first steps of [T or T+1, B, ...]; what states share is averaged once, in double."""
+    """Mean over the first T steps of [T or T+1, B, ...]; what states share is averaged once, in double."""
     if isinstance(x, Tensor):
         return ops.mean(x[:steps])
-    by_state = x.map(lambda rows: ops.widened(rows.sum(-1)).reshape(*rows.shape[:2], -1).sum(-1)).spread()  # [T+1, B]
+    by_state = x.map(lambda rows: ops.widened(rows.sum(-1)).reshape(*rows.shape[:2], -1).sum(-1)).spread()
     return (by_state[:steps].mean() / x.rows[0, 0].numel()).to(x.rows.dtype)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from port import ops
-from port.pieces import for_each, one_thread, pieces
+from port.pieces import for_each, pieces
 from port.sharing import Shared
 
 
@@ -31,7 +31,7 @@ def kl_and_entropy(target: Tensor, predicted: Shared) -> tuple[Tensor, Tensor]:
     Reference: rlax/_src/distributions.py::categorical_kl_divergence
     """
     kl, entropy, _, _ = _Divergence.apply(predicted.rows[0], target.detach().flatten(0, 1), predicted.of)
-    if bool(kl.isnan().any()):  # infinite logits, which the general way knows about
+    if bool((kl + entropy).isnan().any()):  # infinite logits, which the general way knows about
         kl, entropy = ops.kl_and_entropy(target.detach(), predicted.spread())
         return kl, entropy.detach()
     return kl.unflatten(0, predicted.lead), entropy.unflatten(0, predicted.lead)
@@ -72,7 +72,6 @@ class _Divergence(torch.autograd.Function):
         ctx.save_for_backward(inputs[2], predicted, wanted)
 
     @staticmethod
-    @one_thread()
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, None, None]:
         if torch.is_grad_enabled():
             raise RuntimeError("This loss can be differentiated once only; meta-gradients take is_meta_training=True.")

@@ -18,7 +18,8 @@ derivative is up to 1e8, and with it the last digits of the gradient count. At t
 meta-gradient then moves by 2e-9 to 2e-7 of a tensor's scale when its inputs move by a unit in the last place, and the
 port, which rounds otherwise, is as far from it on inputs that are in no fixture. On seeds 24, 31 and 57, with 1, 2 and
 5 inner steps each, it is 5e-10 to 1.4e-7 away: seven times of nine within the farthest of 32 such movements, twice
-beyond it, by factors of 1.02 and 1.19. Later in life it is within 1e-11. `python -m reports.meta_gradients` measures both.
+beyond it, by factors of 1.02 and 1.19. Later in life it is within 1e-11. `python -m reports.meta_gradients` measures
+both.
 
 Gradients are taken by `torch.autograd.grad`, inner ones with `create_graph`. Measured in turns in one process, the same
 pure functions under `torch.func` (`grad` outside; `vjp` and `grad` inside, since inner leaves cannot be made under a

@@ -6,15 +6,10 @@ names. Linear weights are [in, out].
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import torch
 from torch import Tensor
 
-from port.pieces import one_thread
 from port.types import LstmState, Params
-
-SMALL_STEP = 2**25  # multiply-adds of an LSTM's step that one thread does as fast as several
 
 
 def linear(params: Params, prefix: str, x: Tensor) -> Tensor:
@@ -133,20 +128,12 @@ def lstm_unroll(params: Params, prefix: str, xs: Tensor, should_reset: Tensor, r
             f"got tensors of {tuple(xs.shape)} and {tuple(should_reset.shape)}."
         )
     from_input = torch.addmm(bias, xs.reshape(T * B, features), weight[:features]).view(T, B, 4 * H)
-    with one_thread() if B * weight[features:].numel() <= SMALL_STEP else nullcontext():
-        return _lstm_steps(from_input, weight[features:], should_reset, reverse)
-
-
-def _lstm_steps(from_input: Tensor, recurrent: Tensor, should_reset: Tensor, reverse: bool) -> Tensor:
-    """`lstm_unroll` after its inputs have been projected: [T, B, 4H] and the recurrent weight [H, 4H] to [T, B, H]."""
-    T, B, _ = from_input.shape
-    H = len(recurrent)
+    recurrent = weight[features:]
     resets = should_reset.bool().unsqueeze(-1)  # [T, B, 1]
-    state = LstmState(from_input.new_zeros(B, H), from_input.new_zeros(B, H))
+    state = LstmState(xs.new_zeros(B, H), xs.new_zeros(B, H))
     hiddens = []
     for t in reversed(range(T)) if reverse else range(T):
         hidden, cell = (x.masked_fill(resets[t], 0.0) for x in state)
-        gates = torch.addmm if torch.is_grad_enabled() else Tensor.addmm_  # in place where nobody looks back
-        state = lstm_gates(gates(from_input[t], hidden, recurrent), cell)
+        state = lstm_gates(torch.addmm(from_input[t], hidden, recurrent), cell)
         hiddens.append(state.hidden)
     return torch.stack(hiddens[::-1] if reverse else hiddens)

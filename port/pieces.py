@@ -36,7 +36,7 @@ _team = threading.local()
 def one_thread() -> Iterator[None]:
     """Torch works in the calling thread alone until the end of the block, and as before after it.
 
-    A thread that uses torch for the first time while another one is in such a block has one thread from then on.
+    A thread that uses torch for the first time meanwhile has one thread too, and keeps to it: it is slower, not wrong.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -50,8 +50,8 @@ def one_thread() -> Iterator[None]:
 def team() -> Iterator[None]:
     """In the block, torch's threads work side by side where they are asked to, and nowhere else.
 
-    They know nothing of the caller's modes of torch (autocast, counters of operations); where there is one, the caller
-    works alone.
+    They know nothing of the caller's modes of torch (autocast, transforms of torch.func, counters of operations); where
+    there is one, the caller works alone.
     """
     before, _team.size = size(), 1 if _has_modes() else torch.get_num_threads()
     try:
@@ -67,8 +67,10 @@ def size() -> int:
 
 
 def _has_modes() -> bool:
-    modes = torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
-    return modes > 0 or torch.is_autocast_enabled("cpu") or torch.is_inference_mode_enabled()
+    if torch.is_autocast_enabled("cpu") or torch.is_inference_mode_enabled():
+        return True
+    is_transformed = torch._C._functorch.peek_interpreter_stack() is not None
+    return is_transformed or torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack() > 0
 
 
 def side_by_side(works: Mapping[Key, Callable[[], Result]]) -> dict[Key, Result]:
@@ -85,7 +87,7 @@ def side_by_side(works: Mapping[Key, Callable[[], Result]]) -> dict[Key, Result]
         with torch.set_grad_enabled(keeps_graph):
             return {key: works[key]() for key in keys[first::count]}
 
-    others = [_helpers(os.getpid()).submit(share, first) for first in range(1, count)]
+    others = [_begun(partial(share, first)) for first in range(1, count)]
     before, _team.size = _team.size, 1  # the caller does its own share alone
     try:
         done = share(0)
@@ -101,8 +103,7 @@ def meanwhile(work: Callable[[], Result]) -> Callable[[], Result]:
     """Has another thread of the team begin with the work, without a graph; calling what comes back waits for it."""
     if size() <= 1:
         return work
-    begun: Future[Result] = _helpers(os.getpid()).submit(torch.no_grad()(work))
-    return begun.result
+    return _begun(torch.no_grad()(work)).result
 
 
 def for_each(items: Sequence[Item], work: Callable[[Item], None]) -> None:
@@ -124,7 +125,20 @@ def parts(rows: Tensor) -> list[slice]:
     return [slice(start, stop) for start, stop in zip(bounds, bounds[1:], strict=False)]
 
 
+def _begun(work: Callable[[], Result]) -> Future[Result]:
+    """Work that another thread does; or, where Python is about to end and starts no more work, that is done already."""
+    try:
+        return _helpers(os.getpid()).submit(work)
+    except RuntimeError:
+        done: Future[Result] = Future()
+        done.set_result(work())
+        return done
+
+
 @lru_cache(maxsize=1)
 def _helpers(process: int) -> ThreadPoolExecutor:
-    """The threads beside the caller's; a forked process has none of its parent's, and gets its own."""
-    return ThreadPoolExecutor(os.cpu_count(), "port-pieces", initializer=lambda: torch.set_num_threads(1))
+    """The threads beside the caller's; a forked process has none of its parent's, and gets its own.
+
+    They are first used within a team, and so have one thread each.
+    """
+    return ThreadPoolExecutor(os.cpu_count(), "port-pieces")

@@ -65,10 +65,10 @@ def _factors(size: int, device: str) -> Tensor:
 
 
 class Shared(NamedTuple):
-    """A tensor [T+1, B, ...] of which only the different rows are there."""
+    """A tensor [T+1, B, ...], or [T, B, ...], as rows that states share, and which of them each state has."""
 
     rows: Tensor  # [1, U, ...], so that what treats each state on its own can be applied to it
-    of: Tensor  # [(T+1) B], the kind of each state
+    of: Tensor  # [(T+1) B], the row of each state
     lead: tuple[int, int]  # T+1, B
 
     @property
@@ -109,7 +109,7 @@ class SharedOutputs(Mapping[str, Tensor]):
 
 
 def over_time(rows: Tensor, of: Tensor, lead: tuple[int, int]) -> Shared:
-    """Different rows [U, ...] as what states [T+1, B] share, each being of a kind [(T+1) B]."""
+    """Rows [U, ...] that states [T+1, B] share, each having one of them [(T+1) B]."""
     return Shared(rows.unsqueeze(0), of, lead)
 
 

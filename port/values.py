@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from port import moving_average, ops, sharing
 from port.distributed import Averaging
-from port.pieces import for_each, pieces
+from port.pieces import pieces, side_by_side
 from port.sharing import Shared
 from port.types import EmaState, ValueOuts
 
@@ -54,13 +56,8 @@ def _mean_of_bins(logits: Tensor, max_abs: float) -> Tensor:
 def _sum_in_double(terms: Tensor) -> Tensor:
     """Sum over the last axis, in double, a piece of the rows at a time: [..., K] to [...]."""
     rows = terms.reshape(-1, terms.shape[-1])
-    sums = terms.new_empty(len(rows))
-
-    def add_up(piece: slice) -> None:
-        sums[piece] = rows[piece].double().sum(-1)
-
-    for_each(pieces(rows), add_up)
-    return sums.view(terms.shape[:-1])
+    works = {i: partial(rows[piece].sum, -1, dtype=torch.float64) for i, piece in enumerate(pieces(rows))}
+    return torch.cat(list(side_by_side(works).values())).to(terms.dtype).view(terms.shape[:-1])
 
 
 def _bound(max_abs_value: float | None) -> float:
@@ -314,7 +311,7 @@ def value_loss_from_td(
 
 
 def _shared_cross_entropy(net_out: Shared, target: Tensor, max_abs_value: float | None) -> Tensor:
-    """Cross-entropy of two-hot targets [T, B] and logits over bins [T, B, K]: only two bins of each target count.
+    """Cross-entropy of two-hot targets [T, B] and logits over bins [T, B, K]: only two bins of each target are read.
 
     Reference: disco_rl/value_fns/value_utils.py::value_loss_from_target
     """
