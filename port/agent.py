@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -112,6 +113,12 @@ def check_policy(rollout: Rollout, num_actions: int) -> None:
 def _tracked(params: Params, keep_graph: bool) -> Params:
     """Parameters that gradients can be taken for, still part of the caller's graph if asked to."""
     return {k: p if keep_graph and p.requires_grad else p.detach().requires_grad_() for k, p in params.items()}
+
+
+def _merged(parts: Sequence[Params], order: Params) -> Params:
+    """Parameters of all parts, in the order of others."""
+    found = {name: x for part in parts for name, x in part.items()}
+    return {name: found[name] for name in order}
 
 
 class Agent:
@@ -329,9 +336,18 @@ class Agent:
 
     def _updated(self, params: Params, grads: Params, state: AdamState) -> tuple[Params, Params, AdamState]:
         """Parameters after a step of the optimiser, the updates that made them, and the optimiser's state."""
-        directions, state = optim.adam_sg(grads, state)
-        updates = optim.clip_and_scale(directions, self.config.max_abs_update, self.config.learning_rate)
-        return optim.apply_updates(params, updates), updates, state
+
+        def update(names: Sequence[str]) -> tuple[Params, Params, AdamState]:
+            own, of, mu, nu = ({name: x[name] for name in names} for x in (params, grads, state.mu, state.nu))
+            directions, moved = optim.adam_sg(of, AdamState(state.count, mu, nu))
+            updates = optim.clip_and_scale(directions, self.config.max_abs_update, self.config.learning_rate)
+            return optim.apply_updates(own, updates), updates, moved
+
+        shares = pieces.shares({name: p.numel() for name, p in params.items()})
+        done = list(pieces.side_by_side({i: partial(update, names) for i, names in enumerate(shares)}).values())
+        new_params, updates, moved = zip(*done, strict=True)
+        mu, nu = (_merged([getattr(x, field) for x in moved], params) for field in ("mu", "nu"))
+        return _merged(new_params, params), _merged(updates, params), AdamState(moved[0].count, mu, nu)
 
     @property
     def _learns_fast(self) -> bool:

@@ -174,6 +174,7 @@ def acting_parts(rows, columns, length=23, batch=3, dtype=torch.float64):
     env, generator = Catch(rows, columns, dtype), torch.Generator().manual_seed(2)
     agent = Agent(SMALL, env.observation_shape, 3)
     params = agent.initial_learner_state(generator, dtype).params
+    params |= {name: 3000 * params[name] for name in ("heads/logits/w", "heads/logits/b")}  # a fresh policy is uniform
     noise = -torch.log(-torch.log(torch.rand(length, batch, 3, generator=generator, dtype=dtype)))
     stream = acting.start(env, env.draw_columns(generator, batch))
     return env, agent, params, stream, noise, env.draw_columns(generator, length, batch)
@@ -198,6 +199,7 @@ def test_a_rollout_is_what_agent_and_environment_do_step_by_step(rows, columns):
     got = (rollout.observations, rollout.actions, rollout.rewards, rollout.discounts, rollout.agent_outs["logits"])
     for ref, value in zip(expected, got, strict=True):
         assert ref.dtype == value.dtype and torch.equal(ref, value)
+    assert bool(expected[-1].std(-1).max() > 0.5)
     for ref, value in zip((*end.state, *end.timestep), (*stream.state, *stream.timestep), strict=True):
         assert torch.equal(ref, value)
 

@@ -1,9 +1,10 @@
-"""Work in pieces, and what the learner step computes with it: its large losses, by hand and in the general way."""
+"""Work that threads share, and what the learner step computes with it: its large losses, fast and the general way."""
 
 import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -101,6 +102,12 @@ def test_what_is_begun_meanwhile_is_begun_by_another_thread(two_threads):
     assert meanwhile(threading.get_ident)() != threading.get_ident()
 
 
+def test_the_largest_things_are_shared_out_first(two_threads):
+    assert work_in_pieces.shares({"a": 1, "b": 5, "c": 3, "d": 2}) == [["b", "a"], ["c", "d"]]
+    assert work_in_pieces.shares({"a": 1}) == [["a"]]
+    assert work_in_pieces.shares({}) == [[]]
+
+
 @pytest.mark.parametrize("rows", [1, 63, 64, 129, 1000])
 def test_parts_cover_all_rows_and_are_not_too_short(two_threads, rows):
     found = parts(torch.empty(rows, 2))
@@ -154,17 +161,21 @@ def test_the_divergence_and_its_gradient_are_those_of_the_general_way(scale, mon
     assert bool(ref_grad.abs().max() > 1e-5)
 
 
-def test_the_divergence_knows_about_what_cannot_be():
+@pytest.mark.parametrize("is_wanted", [False, True])
+def test_the_divergence_knows_about_what_cannot_be(is_wanted):
     rows, _ = shared(4)
     with torch.no_grad():
         rows[:, 1] = -torch.inf
     predicted = sharing.over_time(rows, OF, LEAD)
     target = drawn(*LEAD, 4, seed=1)
-    target[..., 1] = -torch.inf
-    got, _ = divergence.kl_and_entropy(target, predicted)
-    ref, _ = ops.kl_and_entropy(target, predicted.spread())
-    assert bool(ref.isfinite().all())
+    if not is_wanted:
+        target[..., 1] = -torch.inf
+    got, got_entropy = divergence.kl_and_entropy(target, predicted)
+    ref, ref_entropy = ops.kl_and_entropy(target, predicted.spread())
+    assert bool(ref.isfinite().all()) is not is_wanted and bool(ref_entropy.isfinite().all())
     torch.testing.assert_close(got, ref)
+    torch.testing.assert_close(got_entropy, ref_entropy.detach())
+    assert not got_entropy.requires_grad
 
 
 def test_the_divergence_refuses_to_be_differentiated_twice():
@@ -185,6 +196,17 @@ def test_the_value_loss_of_shared_states_and_its_gradient_are_those_of_the_gener
     weights = drawn(*LEAD, seed=4)
     got_grad, ref_grad = (torch.autograd.grad((loss * weights).sum(), rows)[0] for loss in (got, ref))
     torch.testing.assert_close(got_grad, ref_grad, rtol=1e-11, atol=1e-14)
+
+
+def test_values_can_be_transformed_whatever_the_pieces(monkeypatch):
+    monkeypatch.setattr(work_in_pieces, "PIECE", 2 * 11)
+    logits, tangent = (drawn(7, 11, seed=seed, dtype=torch.float32) for seed in (0, 1))
+    read = partial(values.values_from_logits, max_abs_value=3.0)
+    with torch.no_grad():
+        _, got = torch.func.jvp(read, (logits,), (tangent,))
+    _, ref = torch.func.jvp(read, (logits.double(),), (tangent.double(),))
+    torch.testing.assert_close(got.double(), ref, rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(torch.vmap(read)(logits), read(logits))
 
 
 def test_values_are_added_up_in_double_whatever_the_pieces(monkeypatch):

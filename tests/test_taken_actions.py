@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from port import agent_net, init, ops, sharing, trees
+from port import agent_net, init, ops, pieces, sharing, trees
 from port.adapter.curves import agent_config
 from port.agent import Agent
 from port.config import DiscoConfig
@@ -19,6 +19,7 @@ from reports import speed_work
 from tests.test_speed import LOOP, TINY
 
 ACTIONS = 4
+LEARNED = agent_net.Learned
 
 
 class Plain:
@@ -83,11 +84,21 @@ def test_states_that_show_the_same_share_their_outputs_where_no_graph_is_kept(gi
     assert not isinstance(agent_net.unroll(state.params, boards.observations), sharing.SharedOutputs)
 
 
-def test_a_learner_step_is_the_same_with_and_without_the_short_cuts(given, boards, monkeypatch):
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_learner_step_is_the_same_with_and_without_the_short_cuts(given, boards, monkeypatch, threads):
     agent, state, meta_params, _ = given
     rollout = boards
     plain = Agent(agent.config, agent.obs_spec, ACTIONS, Plain(agent.network))
-    got, got_logs = agent.learner_step(rollout, state, meta_params)
+    monkeypatch.setattr(pieces, "ROWS", 2)
+    before, parts = torch.get_num_threads(), []
+    monkeypatch.setattr(agent_net, "Learned", lambda *of: parts.append(len(of[0])) or LEARNED(*of))
+    torch.set_num_threads(threads)
+    try:
+        got, got_logs = agent.learner_step(rollout, state, meta_params)
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert parts == [threads]
     monkeypatch.setattr(sharing, "kinds", lambda rows: None)
     ref, ref_logs = plain.learner_step(rollout, state, meta_params)
     for name, x in ref.opt_state.mu.items():  # a tenth of the gradient; Adam's direction would hide its size
@@ -170,6 +181,16 @@ def test_the_loss_of_disco_reads_the_model_only_at_the_actions_taken(given):
     for head in agent_net.MODEL_HEADS:
         (grad,) = torch.autograd.grad(total, out[head], retain_graph=True)
         assert bool(grad.any()) and not bool(grad[others].any())
+
+
+def test_targets_get_their_gradient_in_meta_training_whatever_is_learned_on(given):
+    agent, state, meta_params, rollout = given
+    _, logs = agent.learner_step(rollout, state, meta_params)
+    seen, learned = agent_net.unroll_learning(state.params, rollout.observations, rollout.actions)
+    targets = {name: logs["meta_out"][name].clone().requires_grad_() for name in ("pi", "y", "z")}
+    for own in (learned, None):
+        total, _ = agent.loss(rollout, seen, {**logs["meta_out"], **targets}, is_meta_training=True, learned=own)
+        assert all(bool(grad.any()) for grad in torch.autograd.grad(total, list(targets.values())))
 
 
 def test_meta_training_keeps_the_whole_graph(given, monkeypatch):
