@@ -303,7 +303,8 @@ class Agent:
         self._check_state(state)
         self.rule.check_meta_params(meta_params)
         check_dtypes(rollout, state.params, meta_params)
-        with nullcontext() if is_meta_training or not self._learns_fast else pieces.team():
+        is_on_cpu = next(iter(state.params.values())).device.type == "cpu"
+        with pieces.team() if is_on_cpu and self._learns_fast and not is_meta_training else nullcontext():
             return self._learn(rollout, state, meta_params, is_meta_training, value_out)
 
     def _learn(

@@ -34,6 +34,11 @@ class Plain:
         return getattr(self.inner, name)
 
 
+def first_steps(rollout, steps):
+    cut = {name: getattr(rollout, name)[:steps] for name in ("observations", "actions", "rewards", "discounts")}
+    return Rollout(**cut, agent_outs={"logits": rollout.agent_outs["logits"][:steps]})
+
+
 @pytest.fixture(scope="module")
 def given(tmp_path_factory):
     setting = speed_work.evaluation(tmp_path_factory.mktemp("none"), TINY, **LOOP)
@@ -112,6 +117,22 @@ def test_a_learner_step_is_the_same_with_and_without_the_short_cuts(given, board
     for name, x in trees.flatten(ref.meta_state).items():
         torch.testing.assert_close(trees.flatten(got.meta_state)[name], x, rtol=1e-11, atol=1e-14)
     assert not any(x.requires_grad for x in (*got.params.values(), *meta_out.values()))
+
+
+def test_a_thread_whose_rows_are_all_of_the_bootstrap_step_learns_nothing(given, monkeypatch):
+    agent, state, meta_params, rollout = given
+    short = first_steps(rollout, 2)
+    monkeypatch.setattr(sharing, "kinds", lambda rows: None)
+    ref, _ = agent.learner_step(short, state, meta_params)
+    monkeypatch.setattr(pieces, "ROWS", 1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        got, _ = agent.learner_step(short, state, meta_params)
+    finally:
+        torch.set_num_threads(before)
+    for name, x in ref.opt_state.mu.items():
+        torch.testing.assert_close(got.opt_state.mu[name], x, rtol=1e-11, atol=1e-15)
 
 
 def test_asking_which_heads_there_are_spreads_none():
