@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -32,13 +33,20 @@ os.wait()
 """
 
 
+@contextmanager
+def of_threads(count):
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.fixture
 def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    with team():
+    with of_threads(2), team():
         yield
-    torch.set_num_threads(before)
 
 
 def drawn(*shape, scale=1.0, seed=0, dtype=torch.float64):
@@ -73,21 +81,30 @@ def test_outside_a_team_items_are_worked_on_in_order():
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_team_leaves_torch_as_it_was(size):
-    before = torch.get_num_threads()
-    torch.set_num_threads(size)
-    try:
+    with of_threads(size):
         with pytest.raises(KeyError), team():
             assert (work_in_pieces.size(), torch.get_num_threads()) == (size, 1)
             raise KeyError
         assert (work_in_pieces.size(), torch.get_num_threads()) == (1, size)
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("mode", [FlopCounterMode(display=False), torch.autocast("cpu"), torch.inference_mode()])
 def test_whoever_works_in_a_mode_of_torch_works_alone(mode):
-    with mode, team():
+    with of_threads(2), mode, team():
         assert work_in_pieces.size() == 1
+
+
+def test_whoever_is_transformed_works_alone():
+    def size(x):
+        with team():
+            sizes.append(work_in_pieces.size())
+        return x
+
+    sizes: list[int] = []
+    with of_threads(2):
+        torch.vmap(size)(torch.zeros(3))
+        size(torch.zeros(3))
+    assert sizes == [1, 2]
 
 
 def test_works_side_by_side_keep_a_graph_if_the_caller_does(two_threads):
