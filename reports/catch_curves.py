@@ -162,9 +162,12 @@ def verdict_in_words(name: str, panels: Sequence[Panel]) -> tuple[bool, str]:
 
 
 def state_of(name: str, panels: Sequence[Panel]) -> str:
-    """The verdict on an implementation over all settings, in a word."""
-    states = {g.verdict.state for p in panels for g in p.groups if g.name == name}
-    return next((state for state in ("different", "equivalent") if state in states), "undecided")
+    """The verdict on an implementation over all settings, in a few words."""
+    states = [g.verdict.state for p in panels for g in p.groups if g.name == name]
+    alike = states.count("equivalent")
+    if "different" in states or not alike:
+        return "different" if "different" in states else "undecided"
+    return "equivalent" if alike == len(states) else f"equivalent in {alike} of {len(states)}"
 
 
 def made_section(panels: list[Panel], name: str, recorded: Recorded, command: str, out: Path) -> page.Section:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -442,3 +443,19 @@ def test_an_original_that_is_not_genuine_is_not_recorded(tmp_path, monkeypatch, 
     assert reference_main(["curves", "--weights", "actor_critic", "--out", str(tmp_path / "fx")]) == 2
     assert "genuine original only. It is not there." in capsys.readouterr().err
     assert not (tmp_path / "fx").exists()
+
+
+@pytest.mark.parametrize(
+    ("states", "badge"),
+    [
+        (["equivalent", "equivalent"], "equivalent"),
+        (["undecided", "equivalent", "undecided"], "equivalent in 1 of 3"),
+        (["undecided", "undecided"], "undecided"),
+        (["equivalent", "different", "undecided"], "different"),
+        ([], "undecided"),
+    ],
+)
+def test_a_verdict_in_a_word_hides_nothing_that_is_undecided(states, badge):
+    groups = [SimpleNamespace(name="port", verdict=SimpleNamespace(state=state)) for state in states]
+    other = SimpleNamespace(name="other", verdict=SimpleNamespace(state="different"))
+    assert catch_curves.state_of("port", [SimpleNamespace(groups=[group, other]) for group in groups]) == badge
