@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from port import ops
-from port.pieces import for_each, pieces
+from port.pieces import for_each, parts, pieces
 from port.sharing import Shared
 
 
@@ -77,7 +77,12 @@ class _Divergence(torch.autograd.Function):
             raise RuntimeError("This loss can be differentiated once only; meta-gradients take is_meta_training=True.")
         of, predicted, wanted = ctx.saved_tensors
         total = predicted.new_zeros(len(predicted)).index_add_(0, of, grad)  # [U]
-        found = predicted * total.unsqueeze(-1)
-        for piece in pieces(wanted):
-            found.index_add_(0, of[piece], wanted[piece] * grad[piece].unsqueeze(-1), alpha=-1)
+        found = torch.empty_like(predicted)
+
+        def carry(columns: slice) -> None:
+            own = torch.mul(predicted[:, columns], total.unsqueeze(-1), out=found[:, columns])
+            for piece in pieces(wanted):
+                own.index_add_(0, of[piece], wanted[piece, columns] * grad[piece].unsqueeze(-1), alpha=-1)
+
+        for_each(parts(predicted.t()), carry)
         return found, None, None

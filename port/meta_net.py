@@ -5,7 +5,7 @@ An RNN runs over each trajectory in reverse, gated by a second RNN, the meta-RNN
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -64,6 +64,16 @@ class Features:
             x = self._known[key]
         return sharing.spread(x)
 
+    def evaluate_all(self, wanted: Sequence[TransformConfig], params: Params, scope: str) -> list[Tensor]:
+        """Values of features in their order; those with different sources share nothing, and come side by side."""
+
+        def of_source(source: str) -> Iterator[Tensor]:
+            return iter([self.evaluate(f, params, scope) for f in wanted if f.source == source])
+
+        sources = dict.fromkeys(f.source for f in wanted)
+        found = pieces.side_by_side({source: partial(of_source, source) for source in sources})
+        return [next(found[f.source]) for f in wanted]
+
     def _source(self, feature: TransformConfig, key: tuple[str, ...]) -> Tensor | Shared:
         if key not in self._known:
             x = extract(self.inputs, feature.source)
@@ -97,8 +107,9 @@ def build_inputs(features: Features, option: InputOption, params: Params, scope:
     """
     T, B = features.actions.shape
     A = features.policy.shape[-1]
-    base = [features.evaluate(f, params, scope).reshape(T, B, -1) for f in option.base]
-    per_action = [features.evaluate(f, params, scope).reshape(T, B, A, -1) for f in option.action_conditional]
+    values = features.evaluate_all((*option.base, *option.action_conditional), params, scope)
+    base = [x.reshape(T, B, -1) for x in values[: len(option.base)]]
+    per_action = [x.reshape(T, B, A, -1) for x in values[len(option.base) :]]
     taken = torch.nn.functional.one_hot(features.actions.long(), A).to(features.policy.dtype)  # [T, B, A]
     embedded = nets.conv_net(params, f"{scope}policy_net", torch.cat([*per_action, taken.unsqueeze(-1)], dim=-1))
     summaries = [embedded.mean(2), transforms.select_action(embedded, features.actions)]  # [T, B, C] each
@@ -126,9 +137,7 @@ def policy_target(params: Params, x: Tensor, policy_embedding: Tensor) -> Tensor
 
     Reference: disco_rl/networks/meta_nets.py::LSTM.__call__
     """
-    T, B, A, _ = policy_embedding.shape
-    per_action = x.unsqueeze(2).expand(T, B, A, x.shape[-1])
-    mixed = nets.conv_net(params, "pi_net", torch.cat((per_action, policy_embedding), dim=-1))
+    mixed = nets.conv_net(params, "pi_net", policy_embedding, of_state=x)
     return nets.linear(params, "pi_head", mixed).squeeze(-1)
 
 

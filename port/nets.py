@@ -50,16 +50,18 @@ def mlp(params: Params, prefix: str, x: Tensor) -> Tensor:
     return x
 
 
-def conv_block(params: Params, prefix: str, x: Tensor) -> Tensor:
+def conv_block(params: Params, prefix: str, x: Tensor, of_state: Tensor | None = None) -> Tensor:
     """Mixes each action's features with their mean over actions, so that the order of actions does not matter.
 
     The weight [1, 2C, C'] of the width-1 convolution is a matrix: its upper half meets the features, its lower half the
-    mean, which therefore goes through once per state and not once per action.
+    mean, which therefore goes through once per state and not once per action. Features that all actions of a state
+    share are their own mean, and go through once per state too.
 
     Args:
         params: holds `prefix/w` [1, 2C, C'] and `prefix/b` [C'].
         prefix: name of the layer.
-        x: [T, B, A, C].
+        x: [T, B, A, C], or the last of these C features where there are some `of_state`.
+        of_state: [T, B, S], the first S features of every action.
 
     Returns:
         [T, B, A, C'].
@@ -67,20 +69,24 @@ def conv_block(params: Params, prefix: str, x: Tensor) -> Tensor:
     Reference: disco_rl/networks/meta_nets.py::_conv1d_block
     """
     weight, bias = weight_and_bias(params, prefix)
-    C = x.shape[-1]
+    S = 0 if of_state is None else of_state.shape[-1]
+    C = S + x.shape[-1]
     if weight.shape[-2] != 2 * C:
-        raise ValueError(f"Layer {prefix!r} takes {weight.shape[-2] // 2} channels; got a tensor of {tuple(x.shape)}.")
+        raise ValueError(f"Layer {prefix!r} takes {weight.shape[-2] // 2} channels; got {C} of {tuple(x.shape)}.")
     own, shared = weight.reshape(2 * C, -1).split(C)
-    return (x @ own + (x.mean(2, keepdim=True) @ shared + bias)).relu()
+    by_state = x.mean(2, keepdim=True) @ shared[S:] + bias  # [T, B, 1, C']
+    if of_state is not None:
+        by_state = by_state + (of_state @ (own[:S] + shared[:S])).unsqueeze(2)
+    return (x @ own[S:] + by_state).relu()
 
 
-def conv_net(params: Params, prefix: str, x: Tensor) -> Tensor:
-    """Conv blocks one after the other: [T, B, A, C] to [T, B, A, C'].
+def conv_net(params: Params, prefix: str, x: Tensor, of_state: Tensor | None = None) -> Tensor:
+    """Conv blocks one after the other: [T, B, A, C] to [T, B, A, C']; `of_state` as in `conv_block`, for the first.
 
     Reference: disco_rl/networks/meta_nets.py::_conv1d_net
     """
     for i in range(depth(params, prefix)):
-        x = conv_block(params, f"{prefix}/{i}", x)
+        x = conv_block(params, f"{prefix}/{i}", x, None if i else of_state)
     return x
 
 

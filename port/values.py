@@ -233,8 +233,10 @@ def value_outs(
 
     Reference: disco_rl/value_fns/value_utils.py::get_value_outs
     """
-    q_values, values = q_and_v(q_net_out, pi_logits, max_abs_value, categorical, nonlinear)
-    target_q, target_values = q_and_v(target_q_net_out, pi_logits, max_abs_value, categorical, nonlinear)
+    form = (pi_logits, max_abs_value, categorical, nonlinear)
+    heads = {"online": q_net_out, "target": target_q_net_out}
+    found = side_by_side({of: partial(q_and_v, head, *form) for of, head in heads.items()})
+    (q_values, values), (target_q, target_values) = found["online"], found["target"]
     taken = actions[:-1]
     rho = ops.importance_weights(pi_logits[:-1], mu_logits[:-1], taken)
     continues = 1.0 - is_terminal.to(rho.dtype)
