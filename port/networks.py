@@ -163,7 +163,11 @@ def _learning(module: nn.Module, heads: Heads, num_actions: int, example: Observ
     if not params:
         raise ValueError("The module has no parameter that requires a gradient; there is nothing to learn.")
     with torch.enable_grad():
-        out = torch.func.functional_call(module, params, (example,))
+        try:
+            out = torch.func.functional_call(module, params, (example,))
+        except RuntimeError as problem:
+            seen = ", ".join(str(tuple(x.shape)) for x in agent_net.leaves(example))
+            raise ValueError(f"The module cannot take observations of {seen}: {problem}") from problem
         check_heads(out, heads, num_actions, len(agent_net.leaves(example)[0]))
         given = {head: out[head] for head in (*heads.flat, *heads.model)}
         idle = [head for head, x in given.items() if not x.requires_grad]

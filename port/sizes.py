@@ -66,7 +66,9 @@ def read_config(path: Path) -> dict[str, Any]:
 def weights_of(rule: str, weights_file: Path | None) -> Path | None:
     """The file of a rule's weights: the one given, the rule in the box, or None for a rule that has none."""
     if rule == "disco":
-        return weights_file or embedded.path()
+        file = weights_file or embedded.path()
+        weights.check_is_there(file)
+        return file
     if weights_file is not None:
         raise ValueError(f"The rule {rule} has no weights; leave --weights out.")
     return None

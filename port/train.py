@@ -11,19 +11,20 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import signal
 import sys
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from port import distributed, sizes
+from port import distributed, sizes, train_checks
 from port.environments import Catch
-from port.training import CatchWorld, Report, TrainConfig, Trainer, load_rule
+from port.training import CatchWorld, Report, TrainConfig, Trainer, load_rule, ranks
 
-DEFAULT_OUT = Path("reports/out/train")
 CATCH = re.compile(r"Catch(?:-(\d+)x(\d+))?")
 
 
@@ -50,7 +51,8 @@ def parser() -> argparse.ArgumentParser:
     for setting in fields(TrainConfig):
         flag, kind = f"--{setting.name.replace('_', '-')}", type(setting.default)
         made.add_argument(flag, type=kind, default=setting.default, help=f"{setting.metadata['help']} (%(default)s)")
-    made.add_argument("--out", type=Path, default=DEFAULT_OUT, metavar="DIR", help="for everything (%(default)s)")
+    own = f"{train_checks.OUT}/ENVIRONMENT-RULE-seedN"
+    made.add_argument("--out", type=Path, metavar="DIR", help=f"for everything (default: {own})")
     made.add_argument("--json", type=Path, metavar="FILE", help="the summary for machines (default: in --out)")
     made.add_argument("--quiet", action="store_true", help="no progress bar")
     return made
@@ -58,19 +60,21 @@ def parser() -> argparse.ArgumentParser:
 
 def make_environment(name: str, num_envs: int, dtype: Any) -> Any:
     """The environments of a name; ValueError says why there are none."""
-    if num_envs < 1:
-        raise ValueError(f"--envs is {num_envs}; at least one environment is needed.")
     if catch := CATCH.fullmatch(name):
         rows, columns = (int(size or 8) for size in catch.groups())
         return CatchWorld(Catch(rows, columns, dtype), num_envs)
     try:
         import gymnasium
     except ImportError:
-        raise ValueError("Gymnasium is not installed; `pip install 'disco-parity[train]'` brings it.") from None
+        raise ValueError("Gymnasium is not installed; `pip install gymnasium` brings it, and so does `make`.") from None
     try:
         return gymnasium.make_vec(name, num_envs=num_envs)
     except (gymnasium.error.Error, ImportError) as problem:
-        raise ValueError(f"Gymnasium cannot make {name}: {problem}") from None
+        raise ValueError(
+            f"Gymnasium cannot make {name or 'an environment without a name'}: {problem} `python -c 'import gymnasium; "
+            "gymnasium.pprint_registry()'` lists what there is. An environment of another package is called "
+            "package:Name, as ale_py:ALE/Pong-v5 after `pip install ale-py`."
+        ) from None
 
 
 def make_trainer(arguments: argparse.Namespace, averaging: distributed.Averaging | None = None) -> Trainer:
@@ -103,6 +107,7 @@ class Progress:
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains; 0 done, 1 the agent does less well than asked for."""
+    train_checks.check(arguments)
     averaging = distributed.connect(arguments.device)
     trainer = make_trainer(arguments, averaging)
     every = trainer.config.checkpoint_every or 1
@@ -114,6 +119,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if first:
         print(f"Going on after {first} rollouts, from {arguments.out}.")
+    if steps != arguments.steps:
+        print(f"It runs to rollout {steps}, where a checkpoint is due (--checkpoint-every {every}).")
     progress = None if arguments.quiet else Progress(trainer.world.title, first, steps)
     with progress.bar if progress else nullcontext():
         trainer.run(steps, progress.show if progress else None)
@@ -149,16 +156,38 @@ def verdict(found: dict[str, Any], new_steps: int, picture: Path | None) -> str:
     )
 
 
+def stopped(out: Path) -> str:
+    """What becomes of a run that was stopped."""
+    if (out / ranks.NAME).is_file():
+        return f"stopped; the same command goes on from the last checkpoint in {out}."
+    return "stopped before the first checkpoint; the same command starts over."
+
+
+@contextmanager
+def ended_like_by_a_key() -> Iterator[None]:
+    """SIGTERM ends what is in the block as Ctrl-C does; the processes of torchrun have a way of their own."""
+    if distributed.is_one_of_many() or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     arguments = parser().parse_args(argv)
+    arguments.out = arguments.out or train_checks.default_out(arguments)
     try:
-        code = run(arguments)
+        with ended_like_by_a_key():
+            code = run(arguments)
     except (ValueError, TypeError, OSError, FloatingPointError, distributed.RankLost) as problem:
-        print(f"port.train: {problem}", file=sys.stderr)
+        print(f"port.train: {train_checks.in_options(str(problem))}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
-        print(f"\nport.train: stopped; the same command goes on from the last checkpoint in {arguments.out}.")
+        print(f"\nport.train: {stopped(arguments.out)}", file=sys.stderr)
         code = 2
     return distributed.leave(code)
 

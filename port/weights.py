@@ -22,11 +22,20 @@ from port.types import Params
 Source: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
 
 
+def check_is_there(path: Path) -> None:
+    """Raises FileNotFoundError where there is no file of weights."""
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "is not there"
+        raise FileNotFoundError(
+            f"There is no weights file at {path}: it {what}. Disco103's is disco_103.npz of DeepMind's disco_rl; "
+            "`python -m reference weights --download` fetches it and says to where."
+        )
+
+
 def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """All arrays of an .npz file; ValueError says what is wrong with a file that is not one."""
     path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no weights file at {path}.")
+    check_is_there(path)
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is not an .npz file, or it is cut short; fetch it again.")
     try:

@@ -3,10 +3,13 @@
 import json
 import pathlib
 import re
+import subprocess
+import sys
+import time
 
 import pytest
 
-from port import train
+from port import train, train_checks
 from port.training import logs
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -54,7 +57,7 @@ def test_started_again_it_goes_on(tmp_path, capsys):
     ("more", "message"),
     [
         (["--envs", "0"], "--envs is 0"),
-        (["--batch-size", "0"], "batch_size is 0"),
+        (["--batch-size", "0"], "--batch-size is 0"),
         (["--rule", "actor_critic", "--weights", "x.npz"], "has no weights"),
         (["--weights", "absent.npz"], "no weights file at absent.npz"),
     ],
@@ -86,3 +89,82 @@ def test_the_program_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(compile(short, "README.md", "exec"), {})
     assert re.search(r"\d", capsys.readouterr().out)
+
+
+def test_the_readme_shows_a_network_of_ones_own_that_runs(capsys):
+    pytest.importorskip("gymnasium")
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(import port  #.+?)```", text, re.S)
+    short, count = re.subn(r"\.run\((\d+)", ".run(5", program)
+    assert count == 1
+    exec(compile(short, "README.md", "exec"), {})
+    assert re.search(r"\n5 rollouts, [\d,]+ environment steps: return \d", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--steps", "0"], "--steps is 0"),
+        (["--episodes", "-1"], "--episodes is -1"),
+        (["--device", "gpu"], "--device is 'gpu', which torch cannot use here"),
+        (["--device", "cuda:77"], "--device is 'cuda:77', which torch cannot use here"),
+        (["--seed", "99999999999999999999"], "--seed is 99999999999999999999"),
+        (["--learning-rate", "nan"], "--learning-rate is nan"),
+        (["--reward-scale", "inf"], "--reward-scale is inf; it must be positive, and finite"),
+        (["--json", "absent/summary.json"], "there is no folder absent"),
+        (["--json", "."], "a folder; give a file"),
+        (["--weights", "."], "it is a folder"),
+    ],
+)
+def test_what_would_come_to_light_late_is_said_at_once(more, message, tmp_path, capsys):
+    assert command(tmp_path / "new", *more) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("port.train: ") and message in said and said.count("\n") == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_of_other_things_is_left_alone(tmp_path, capsys):
+    (tmp_path / "thesis.tex").write_text("mine")
+    assert command(tmp_path) == 2
+    assert "thesis.tex" in capsys.readouterr().err and len(list(tmp_path.iterdir())) == 1
+    assert command(tmp_path / "thesis.tex") == 2
+    assert "a file; give a folder" in capsys.readouterr().err
+
+
+def test_another_rule_in_the_folder_is_called_by_its_name(done, capsys):
+    assert command(done, "--rule", "actor_critic", "--steps", "4") == 2
+    assert "(rule Disco -> ActorCritic;" in capsys.readouterr().err
+
+
+def test_each_environment_rule_and_seed_has_a_folder_of_its_own():
+    def folder(*asked):
+        return train_checks.default_out(train.parser().parse_args(asked)).as_posix()
+
+    assert folder("CartPole-v1") == "reports/out/train/CartPole-v1-disco-seed0"
+    assert folder("CartPole-v1", "--rule", "actor_critic", "--seed", "2").endswith("/CartPole-v1-actor_critic-seed2")
+    assert folder("ale_py:ALE/Pong-v5", "--weights", "a/disco_103.npz").endswith("/ale_py_ALE_Pong-v5-disco_103-seed0")
+
+
+def test_more_rollouts_than_asked_for_are_announced(done, capsys):
+    assert command(done, "--steps", "3") == 0
+    assert "runs to rollout 4, where a checkpoint is due (--checkpoint-every 2)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_terminated_it_says_what_becomes_of_the_run(has_checkpoint, tmp_path):
+    every = "1" if has_checkpoint else "100000"
+    asked = ["Catch-4x3", "--steps", "100000", "--checkpoint-every", every, "--out", str(tmp_path / "run"), "--quiet"]
+    small = ["--envs", "2", "--batch-size", "4", "--rollout-length", "5", "--capacity", "8"]
+    began = subprocess.Popen(
+        [sys.executable, "-m", "port.train", *asked, *small], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        awaited = tmp_path / "run" / ("checkpoint.safetensors" if has_checkpoint else "log.csv")
+        while not awaited.is_file() and began.poll() is None:
+            time.sleep(0.05)
+        began.terminate()
+        _, said = began.communicate(timeout=60)
+    finally:
+        began.kill()
+    assert began.returncode == 2
+    assert ("goes on from the last checkpoint" if has_checkpoint else "before the first checkpoint") in said

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 import torch
 from torch import Tensor, nn
@@ -35,11 +35,13 @@ def main(steps: int = STEPS, out: str | None = None) -> float:
     network = port.WithHeads(Torso(5, 5), embedding_size=64, config=agent, num_actions=3)
     world = port.CatchWorld(Catch(5, 5), num_envs=4)
     trainer = port.Trainer(world, agent, rule, network=network, out=out)
-    trainer.run(steps)
+    trainer.run(steps, lambda report: print(report.sentence()) if report.step % 100 == 0 else None)
     scores = trainer.evaluate(port.CatchWorld(Catch(5, 5), num_envs=50), episodes=200)
     trainer.close()
     return float((scores.returns > 0).mean())
 
 
 if __name__ == "__main__":
-    print(f"{main(int(sys.argv[1]) if sys.argv[1:] else STEPS):.2f} of balls are caught.")
+    parser = argparse.ArgumentParser("python -m port.examples.own_network", description=__doc__)
+    parser.add_argument("steps", type=int, nargs="?", default=STEPS, help="rollouts (%(default)s: a minute or two)")
+    print(f"{main(parser.parse_args().steps):.2f} of balls are caught.")

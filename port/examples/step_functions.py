@@ -6,7 +6,7 @@ steps the episode is cut off.
 
 from __future__ import annotations
 
-import sys
+import argparse
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -45,13 +45,13 @@ def main(steps: int = STEPS, out: str | None = None) -> float:
     agent = replace(agent, hyper=port.ActorCriticHyperParams(entropy_cost=0.02))
     config = port.TrainConfig(batch_size=16, rollout_length=16)
     trainer = port.Trainer(port.StepFunctions(reset, step, num_actions=2), agent, rule, config, out=out)
-    trainer.run(steps)
+    trainer.run(steps, lambda report: print(report.sentence()) if report.step % 50 == 0 else None)
     scores = trainer.evaluate(port.StepFunctions(reset, step, num_actions=2), episodes=40)
     trainer.close()
     return scores.mean
 
 
 if __name__ == "__main__":
-    print(
-        f"The mean return is {main(int(sys.argv[1]) if sys.argv[1:] else STEPS):.2f}; the best there is lies near 0.67."
-    )
+    parser = argparse.ArgumentParser("python -m port.examples.step_functions", description=__doc__)
+    parser.add_argument("steps", type=int, nargs="?", default=STEPS, help="rollouts (%(default)s: some seconds)")
+    print(f"The mean return is {main(parser.parse_args().steps):.2f}; the best there is lies near 0.67.")

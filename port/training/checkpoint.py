@@ -67,6 +67,7 @@ def check_same(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> No
     """Raises ValueError where a run would continue with other settings than it was started with."""
     old, new = _flat(old), _flat(json.loads(json.dumps(new)))
     odd = [f"{name} {old.get(name)} -> {new.get(name)}" for name in {**old, **new} if old.get(name) != new.get(name)]
+    odd.sort(key=lambda text: not text.startswith(("environment.", "rule ")))  # what tells most comes first
     if odd:
         raise ValueError(f"{path} was made with other settings ({'; '.join(odd[:5])}); use them, or another --out.")
 

@@ -45,11 +45,19 @@ class TrainConfig:
         if self.checkpoint_every < 0:
             raise ValueError(f"TrainConfig.checkpoint_every is {self.checkpoint_every}; give 0 for none.")
         if not 0.0 < self.reward_scale < float("inf"):
-            raise ValueError(f"TrainConfig.reward_scale is {self.reward_scale}; it must be positive.")
+            raise ValueError(f"TrainConfig.reward_scale is {self.reward_scale}; it must be positive, and finite.")
         if self.truncation not in TRUNCATIONS:
             raise ValueError(f"TrainConfig.truncation is {self.truncation!r}; it must be bootstrap or terminal.")
         if self.dtype not in ("float32", "float64"):
             raise ValueError(f"TrainConfig.dtype is {self.dtype!r}; it must be float32 or float64.")
+        for name in ("seed", "replay_seed"):
+            if not 0 <= getattr(self, name) < 2**63:
+                raise ValueError(f"TrainConfig.{name} is {getattr(self, name)}; it must be from 0 to 2 ** 63 - 1.")
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError) as problem:
+            why = str(problem).splitlines()[0]
+            raise ValueError(f"TrainConfig.device is {self.device!r}, which torch cannot use here ({why}).") from None
 
     @property
     def torch_dtype(self) -> torch.dtype:

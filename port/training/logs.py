@@ -74,6 +74,7 @@ def draw(folder: Path, title: str) -> Path | None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib import ticker
 
     columns = read_columns(folder / "log.csv")
     if not columns:
@@ -91,6 +92,9 @@ def draw(folder: Path, title: str) -> Path | None:
         axis.plot(frames[known], columns[name][known], alpha=0.25, linewidth=0.7)
         axis.plot(frames[known], smooth(columns[name][known]), linewidth=1.4)
         axis.set(title=PANELS[name], xlabel="environment steps")
+    for axis in np.atleast_1d(axes):
+        axis.xaxis.set_major_locator(ticker.MaxNLocator(5))
+        axis.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))  # 100k, not 100000
     path = folder / "curve.png"
     figure.savefig(path, dpi=110)
     plt.close(figure)

@@ -51,6 +51,10 @@ class Report(NamedTuple):
     mean_return: float
     row: dict[str, float]
 
+    def sentence(self) -> str:
+        """The newest figures in words."""
+        return f"{self.step} rollouts, {self.frames:,} environment steps: return {self.mean_return:.1f}"
+
 
 class Scores(NamedTuple):
     """How an agent did in an evaluation: return and length of each episode."""
@@ -125,6 +129,11 @@ class Trainer:
         dtype = self.config.torch_dtype
         if agent is None:
             agent, meta_params = load_rule(dtype=dtype)
+        if not isinstance(agent, AgentConfig):
+            raise TypeError(
+                f"The agent is a {type(agent).__name__}; give its configuration and the rule's weights as `load_rule` "
+                "does. A network of your own goes to `network`."
+            )
         if isinstance(agent.rule, PolicyGradientConfig):
             raise ValueError("The policy-gradient rule needs a value function outside the agent; train by another.")
         self.world = as_world(env, dtype)
@@ -296,6 +305,7 @@ class Trainer:
         if self.averaging:
             train |= {"ranks": self.averaging.size, "device": self.config.device.partition(":")[0]}
         return {
+            "rule": type(self.agent.config.rule).__name__.removesuffix("Config"),
             "train": train,
             "agent": asdict(self.agent.config),
             "meta_params": checkpoint.digest(self.meta_params),
