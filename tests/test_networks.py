@@ -149,6 +149,16 @@ def test_a_torso_of_another_size_is_refused():
         train(WithHeads(torso(5), 6, AGENT, A))
 
 
+def test_a_torso_for_other_observations_is_told_what_they_are():
+    with pytest.raises(ValueError, match=r"The module cannot take observations of \(2, 4, 3, 1\): mat1 and mat2"):
+        train(WithHeads(nn.Sequential(nn.Flatten(), nn.Linear(5, 6)), 6, AGENT, A))
+
+
+def test_a_network_in_the_place_of_the_agent_is_sent_to_its_own():
+    with pytest.raises(TypeError, match="The agent is a Sequential; .* goes to `network`"):
+        Trainer(CatchWorld(Catch(4, 3), 2), nn.Sequential(nn.Flatten()), meta_params())
+
+
 def test_the_actor_critic_has_two_heads():
     agent = replace(get_settings_actor_critic(), net=AGENT.net)
     trainer = train(WithHeads(torso(), 6, agent, A), agent=agent, rule=False)
