@@ -162,7 +162,7 @@ def lost(rank: int, size: int, reason: str) -> str:
     """The sentence of a rank that is left alone."""
     return (
         f"rank {rank} of {size} stops: another process of this run has ended or no longer answers ({reason}). "
-        "What it said last tells why; the same command goes on from the last checkpoint."
+        "What that one said last, if it could, tells why; the same command goes on from the last checkpoint."
     )
 
 
@@ -212,7 +212,7 @@ def connect(device: str = "cpu", patience: timedelta = PATIENCE) -> Averaging | 
 
 def _told_to_stop(ranks: Averaging) -> None:
     _stop_listening()
-    raise RankLost(lost(ranks.rank, ranks.size, "the launcher sent SIGTERM"))
+    raise RankLost(lost(ranks.rank, ranks.size, "SIGTERM came, as torchrun sends it then"))
 
 
 def _stop_listening() -> None:

@@ -148,11 +148,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def verdict(found: dict[str, Any], new_steps: int, picture: Path | None) -> str:
     """The outcome in words."""
-    returns = found["evaluation"]["returns"]
+    returns, of_each = found["evaluation"]["returns"], f" of each of {found['ranks']} processes"
     return (
         f"{found['environment']}: mean return {found['evaluation']['mean']:.1f} over {len(returns)} fresh episodes "
         f"(from {min(returns):.1f} to {max(returns):.1f}), after {found['steps']} rollouts, {found['frames']:,} "
-        f"environment steps; {new_steps} of them now, in {found['seconds']:.0f} s. The curve is {picture}."
+        f"environment steps{of_each if found['ranks'] > 1 else ''}; {new_steps} of the rollouts now, in "
+        f"{found['seconds']:.0f} s. The curve is {picture}."
     )
 
 

@@ -25,7 +25,7 @@ def check(arguments: argparse.Namespace) -> None:
         if getattr(arguments, option) < 1:
             raise ValueError(f"--{option} is {getattr(arguments, option)}; it must be at least 1.")
     if arguments.json is not None and not arguments.json.parent.is_dir():
-        raise ValueError(f"--json is {arguments.json}, but there is no folder {arguments.json.parent}.")
+        raise ValueError(f"--json is {arguments.json}, but there is no folder {arguments.json.parent}; make it first.")
     if arguments.json is not None and arguments.json.is_dir():
         raise ValueError(f"--json is {arguments.json}, a folder; give a file.")
     check_folder(arguments.out)

@@ -25,9 +25,9 @@ Source: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
 def check_is_there(path: Path) -> None:
     """Raises FileNotFoundError where there is no file of weights."""
     if not path.is_file():
-        what = "is a folder" if path.is_dir() else "is not there"
+        what = ", which is a folder" if path.is_dir() else ""
         raise FileNotFoundError(
-            f"There is no weights file at {path}: it {what}. Disco103's is disco_103.npz of DeepMind's disco_rl; "
+            f"There is no weights file at {path}{what}. Disco103's is disco_103.npz of DeepMind's disco_rl; "
             "`python -m reference weights --download` fetches it and says to where."
         )
 

@@ -49,7 +49,7 @@ def test_started_again_it_goes_on(tmp_path, capsys):
     assert command(tmp_path, "--steps", "2") == 0
     assert command(tmp_path, "--steps", "4", "--at-least", "1.5") == 1  # no ball is worth more than 1
     said = capsys.readouterr().out
-    assert "Going on after 2 rollouts" in said and "2 of them now" in said
+    assert "Going on after 2 rollouts" in said and "2 of the rollouts now" in said
     assert logs.read_columns(tmp_path / "log.csv")["step"].tolist() == [0, 1, 2, 3]
 
 
@@ -98,7 +98,7 @@ def test_the_readme_shows_a_network_of_ones_own_that_runs(capsys):
     short, count = re.subn(r"\.run\((\d+)", ".run(5", program)
     assert count == 1
     exec(compile(short, "README.md", "exec"), {})
-    assert re.search(r"\n5 rollouts, [\d,]+ environment steps: return \d", capsys.readouterr().out)
+    assert re.search(r"\nrollout 5, [\d,]+ environment steps: return \d", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_the_readme_shows_a_network_of_ones_own_that_runs(capsys):
         (["--reward-scale", "inf"], "--reward-scale is inf; it must be positive, and finite"),
         (["--json", "absent/summary.json"], "there is no folder absent"),
         (["--json", "."], "a folder; give a file"),
-        (["--weights", "."], "it is a folder"),
+        (["--weights", "."], "no weights file at ., which is a folder"),
     ],
 )
 def test_what_would_come_to_light_late_is_said_at_once(more, message, tmp_path, capsys):

@@ -57,7 +57,10 @@ class TrainConfig:
             torch.empty(0, device=self.device)
         except (RuntimeError, AssertionError) as problem:
             why = str(problem).splitlines()[0]
-            raise ValueError(f"TrainConfig.device is {self.device!r}, which torch cannot use here ({why}).") from None
+            raise ValueError(
+                f"TrainConfig.device is {self.device!r}, which torch cannot use here ({why}); use cpu, or install a "
+                "torch that can."
+            ) from None
 
     @property
     def torch_dtype(self) -> torch.dtype:

@@ -53,7 +53,7 @@ class Report(NamedTuple):
 
     def sentence(self) -> str:
         """The newest figures in words."""
-        return f"{self.step} rollouts, {self.frames:,} environment steps: return {self.mean_return:.1f}"
+        return f"rollout {self.step}, {self.frames:,} environment steps: return {self.mean_return:.1f}"
 
 
 class Scores(NamedTuple):
