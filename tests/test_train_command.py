@@ -60,9 +60,19 @@ def test_started_again_it_goes_on(tmp_path, capsys):
         (["--batch-size", "0"], "--batch-size is 0"),
         (["--rule", "actor_critic", "--weights", "x.npz"], "has no weights"),
         (["--weights", "absent.npz"], "no weights file at absent.npz"),
+        (["--steps", "0"], "--steps is 0"),
+        (["--episodes", "-1"], "--episodes is -1"),
+        (["--device", "gpu"], "--device is 'gpu', which torch cannot use here"),
+        (["--device", "cuda:77"], "--device is 'cuda:77', which torch cannot use here"),
+        (["--seed", "99999999999999999999"], "--seed is 99999999999999999999"),
+        (["--learning-rate", "nan"], "--learning-rate is nan"),
+        (["--reward-scale", "inf"], "--reward-scale is inf; it must be positive, and finite"),
+        (["--json", "absent/summary.json"], "there is no folder absent"),
+        (["--json", "."], "a folder; give a file"),
+        (["--weights", "."], "no weights file at ., which is a folder"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_sentence(more, message, tmp_path, capsys):
+def test_what_cannot_be_is_said_in_a_sentence_before_anything_is_done(more, message, tmp_path, capsys):
     assert command(tmp_path / "new", *more) == 2
     said = capsys.readouterr().err
     assert said.startswith("port.train: ") and message in said and said.count("\n") == 1
@@ -101,28 +111,6 @@ def test_the_readme_shows_a_network_of_ones_own_that_runs(capsys):
     assert re.search(r"\nrollout 5, [\d,]+ environment steps: return \d", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--steps", "0"], "--steps is 0"),
-        (["--episodes", "-1"], "--episodes is -1"),
-        (["--device", "gpu"], "--device is 'gpu', which torch cannot use here"),
-        (["--device", "cuda:77"], "--device is 'cuda:77', which torch cannot use here"),
-        (["--seed", "99999999999999999999"], "--seed is 99999999999999999999"),
-        (["--learning-rate", "nan"], "--learning-rate is nan"),
-        (["--reward-scale", "inf"], "--reward-scale is inf; it must be positive, and finite"),
-        (["--json", "absent/summary.json"], "there is no folder absent"),
-        (["--json", "."], "a folder; give a file"),
-        (["--weights", "."], "no weights file at ., which is a folder"),
-    ],
-)
-def test_what_would_come_to_light_late_is_said_at_once(more, message, tmp_path, capsys):
-    assert command(tmp_path / "new", *more) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("port.train: ") and message in said and said.count("\n") == 1
-    assert not (tmp_path / "new").exists()
-
-
 def test_a_folder_of_other_things_is_left_alone(tmp_path, capsys):
     (tmp_path / "thesis.tex").write_text("mine")
     assert command(tmp_path) == 2
@@ -134,6 +122,11 @@ def test_a_folder_of_other_things_is_left_alone(tmp_path, capsys):
 def test_another_rule_in_the_folder_is_called_by_its_name(done, capsys):
     assert command(done, "--rule", "actor_critic", "--steps", "4") == 2
     assert "(rule Disco -> ActorCritic;" in capsys.readouterr().err
+
+
+def test_another_environment_in_the_folder_is_told_before_lesser_settings(done, capsys):
+    assert command(done, "--reward-scale", "0.5", "--steps", "4", name="Catch-5x4") == 2
+    assert "other settings (environment." in capsys.readouterr().err
 
 
 def test_each_environment_rule_and_seed_has_a_folder_of_its_own():
