@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from port import moving_average, ops, sharing
+from port import moving_average, ops, rounding, sharing
 from port.distributed import Averaging
 from port.pieces import pieces, side_by_side
 from port.sharing import Shared
@@ -48,9 +48,9 @@ def _mean_of_bins(logits: Tensor, max_abs: float) -> Tensor:
     if probs.requires_grad:
         return ops.from_two_hot(probs, max_abs)
     ops.check_bins(logits.shape[-1], max_abs)
-    terms = probs.mul_(ops.bins(logits.shape[-1], max_abs, probs))
+    terms = probs.mul_(rounding.bins(logits.shape[-1], max_abs, probs))
     is_short = terms.dtype != torch.float64 and terms.device.type != "mps"
-    return _sum_in_double(terms) if is_short else ops.sum_in_windows(terms)
+    return _sum_in_double(terms) if is_short else rounding.sum_in_windows(terms)
 
 
 def _sum_in_double(terms: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from port import divergence, ops, sharing, values
+from port import divergence, ops, rounding, sharing, values
 from port import pieces as work_in_pieces
 from port.pieces import for_each, meanwhile, parts, pieces, side_by_side, team
 
@@ -231,5 +231,5 @@ def test_values_are_added_up_in_double_whatever_the_pieces(monkeypatch):
     whole = values.values_from_logits(logits, 300.0)
     monkeypatch.setattr(work_in_pieces, "PIECE", 2 * 601)
     assert torch.equal(values.values_from_logits(logits, 300.0), whole)
-    terms = logits.softmax(-1) * ops.bins(601, 300.0, logits)
+    terms = logits.softmax(-1) * rounding.bins(601, 300.0, logits)
     assert torch.equal(values._sum_in_double(terms), terms.double().sum(-1).float())
