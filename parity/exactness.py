@@ -10,7 +10,7 @@ in the last place), all nearer ones round alike, and one rounding may be a lucky
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -86,6 +86,22 @@ class Reference:
             }
         return self._golden(truth, accuracy)
 
+    def moved(self, jitters: int, gradients: bool = True) -> Golden:
+        """The same in float64 alone, with its exactness measured by inputs a unit in the last place away alone.
+
+        That allows no more than `measured` does, and needs no other program than `unmeasured`.
+        """
+        inputs, rng = self.sample.inputs, generator(self.layer.name, "live jitter")
+        truth = self.says(inputs, gradients=gradients)
+        near = [self.says(jittered(inputs, "float64", rng), gradients=gradients) for _ in range(jitters)]
+        accuracy = {
+            kind: {
+                name: Accuracy(_scale(ref), FACTOR * _movement(kind, name, ref, near)) for name, ref in arrays.items()
+            }
+            for kind, arrays in truth.items()
+        }
+        return replace(self._golden(truth, accuracy), outputs={"float64": truth["value"]})
+
     def measured(self, jitters: int, gradients: bool = True) -> Golden:
         """The same with its exactness measured at so many inputs nearby; with or without VJPs, which cost most."""
         inputs, rng = self.sample.inputs, generator(self.layer.name, "live jitter")
@@ -140,8 +156,7 @@ def _accuracy(
     """
     if ref.dtype.kind != "f":
         return Accuracy(_scale(ref), 0.0, 0.0)
-    others = [answer[kind][name] for answer in near]
-    moved = max(_gap(np.where(_jumps(ref, other), ref, other), ref) for other in others)
+    moved = _movement(kind, name, ref, near)
     rounded = max(_gap(single[kind][name], exact[kind][name]) for exact, single in [*pairs, *pairs_aside])
     distances = [
         _distance32(single[kind][name], exact[kind][name]) + _gap(exact[kind][name], ref) for exact, single in pairs
@@ -149,6 +164,14 @@ def _accuracy(
     distances += [_distance32(single[kind][name], exact[kind][name]) for exact, single in pairs_aside]
     sensitivity = FACTOR * max(moved, FLOAT32_TO_FLOAT64 * rounded, least) + UNDERFLOW["float64"]
     return Accuracy(_scale(ref), sensitivity, FACTOR / 2.0 * max(distances))
+
+
+def _movement(kind: str, name: str, ref: np.ndarray, near: Sequence[Answer]) -> float:
+    """How far an answer is from `ref` at the farthest of some inputs; what jumps there counts as not moved."""
+    if ref.dtype.kind != "f":
+        return 0.0
+    others = [answer[kind][name] for answer in near]
+    return max(_gap(np.where(_jumps(ref, other), ref, other), ref) for other in others)
 
 
 def _scale(values: np.ndarray) -> float:

@@ -5,13 +5,13 @@ that has learned for a while: the largest error of any meta-parameter's gradient
 element. A tensor may be off by 1e-9, or by as much as the original itself moves there, and by no more: no factor.
 
 That movement is measured as the recorder does, but not eagerly, which takes minutes and gave the compiled original's
-gradient to 2e-12 where it was tried. The original is compiled as users do, which gives the truth, and in another way; it
-runs in both ways at inputs that are each moved by one unit in the last place, and in the other way at the inputs
-themselves. The largest distance from the truth is the movement. It matters for a fresh agent:
-Adam's first update divides a gradient by its own size and so amplifies the rounding of gradients that are nearly 0, and
-at Disco103's size the original's meta-gradient is not within 1e-9 of itself. Few movements underestimate an extreme:
-of N of them and the port's error, all drawn alike, the port's is the largest once in N + 1 times. So one line that is
-a little over is not yet a fault of the port, and counts as different all the same: other seeds tell the two apart.
+gradient to 2e-12 where it was tried. The original is compiled as users do, which gives the truth, and in another way;
+it runs in both ways at inputs that are each moved by one unit in the last place, and in the other way at the inputs
+themselves. The largest distance from the truth is the movement. It matters for a fresh agent: Adam's first update
+divides a gradient by its own size and so amplifies the rounding of gradients that are nearly 0, and at Disco103's size
+the original's meta-gradient is not within 1e-9 of itself. Few movements underestimate an extreme: of N of them and the
+port's error, all drawn alike, the port's is the largest once in N + 1 times. So one line that is a little over is not
+yet a fault of the port, and counts as different all the same: other seeds tell the two apart.
 
 Both sizes take a quarter of an hour on one core, half of it to compile; small alone a few minutes.
 

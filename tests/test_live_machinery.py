@@ -185,6 +185,42 @@ def test_a_failure_shrinks_to_the_sizes_and_values_that_show_it(standin, tmp_pat
     assert_shows_it_without_jax_or_the_harness(path, tmp_path)
 
 
+class Steep:
+    """A reference for Retrace that moves a million times as far as its rewards, and the precisions it was asked in."""
+
+    name, description, layers = "steep", "", {RETRACE.name}
+
+    def __init__(self, at):
+        self.at, self.asked_in = at, []
+
+    def run(self, layer, inputs, settings, dtype):
+        self.asked_in.append(dtype)
+        rewards = inputs["rewards"]
+        return {"q_target": self.at.astype(dtype) + 1e6 * (rewards - self.at.astype(dtype))}
+
+
+@pytest.mark.parametrize(
+    ("share", "is_equal", "asked_in"), [(1e-14, True, 1), (1e-11, True, 1), (1e-7, False, 2)], ids=str
+)
+def test_what_inputs_a_unit_away_explain_needs_no_other_program(share, is_equal, asked_in):
+    sample = drawn(RETRACE, RETRACE.cases[0], 0)
+    sample = replace(sample, case=replace(sample.case, dtypes=("float64",), gradients=False))
+    reference = Steep(sample.inputs["rewards"])
+    candidate = changed(RETRACE.name, lambda out, given: {"q_target": given["rewards"] * (1 + share)})
+    rows = compare_live(reference, candidate, RETRACE, sample)
+    assert [row.equal for row in rows] == [is_equal]
+    assert len(set(reference.asked_in)) == asked_in
+
+
+def test_inputs_a_unit_away_alone_allow_no_more_than_all_that_is_measured(standin):
+    asked = Reference(standin, RETRACE, drawn(RETRACE, RETRACE.cases[0], 0))
+    near, whole = asked.moved(JITTERS), asked.measured(JITTERS)
+    for kind, found in near.accuracy.items():
+        for name, accuracy in found.items():
+            assert accuracy.sensitivity64 <= whole.accuracy[kind][name].sensitivity64
+    assert near.accuracy["value"]["q_target"].sensitivity64 > 0
+
+
 BLOCK = "import sys\nfor name in ('jax', 'parity', 'reference', 'hypothesis'):\n    sys.modules[name] = None\n"
 
 
