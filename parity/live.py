@@ -27,6 +27,9 @@ from parity.layers.spec import Case, Layer
 from parity.store import Golden
 
 JITTERS = 8
+WITHOUT_GRADIENTS = frozenset(
+    name for name, layer in REGISTRY.items() if layer.is_live and not any(case.gradients for case in layer.cases)
+)
 BESIDE = 3  # how many inputs beside a sample are asked before it is called a branch
 
 

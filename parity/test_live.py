@@ -8,16 +8,18 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from parity.check import Judge, load, planted_error_is_found, rows_expected
 from parity.compare import Row
 from parity.exactness import Reference, Sample
 from parity.expected import Divergence
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
-from parity.live import JITTERS, compare_live, judge, worst_ratio
+from parity.live import JITTERS, WITHOUT_GRADIENTS, compare_live, judge, worst_ratio
 from parity.metamorphic import RELATIONS
 from parity.plugin import NOT_PROVIDED
 from parity.repro import write
 from parity.shrink import shrink
+from parity.store import Store
 from parity.strategies import HEAVY, samples
 
 EXAMPLES, EXAMPLES_OF_HEAVY = 8, 3
@@ -96,6 +98,16 @@ def _repro(
     golden = Reference(reference, entry, shrink(entry, sample, fails)).measured(JITTERS)
     row = next(row for row in judge(implementation, golden) if not row.equal and _same(row, first))
     return write(golden, row, name, REPRO_FOLDER)
+
+
+@pytest.mark.parametrize("layer", sorted(WITHOUT_GRADIENTS))
+def test_the_reference_equals_what_was_recorded(store: Store, reference: Implementation, layer: str) -> None:
+    """Where `test_live` compiles the same program; tests/test_standin.py does it for the stand-in's other layers."""
+    golden = load(store, layer, next(case.name for case in REGISTRY[layer].cases if case.stored))
+    assert planted_error_is_found(golden)
+    rows = list(Judge(reference).rows(golden))
+    assert [row.sentence() for row in rows if not row.equal] == []
+    assert len(rows) == rows_expected(golden) > 0
 
 
 CHECKS = [
