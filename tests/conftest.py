@@ -13,6 +13,12 @@ def is_allowed(reason):
     return any(entry["says"] in reason for entry in tomllib.loads(ALLOWED_SKIPS.read_text())["skip"])
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """One process more than there are cores: many tests wait for a command that they started or killed."""
+    return (os.cpu_count() or 1) + 1
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
     report = yield
