@@ -11,7 +11,8 @@ themselves. The largest distance from the truth is the movement. It matters for 
 divides a gradient by its own size and so amplifies the rounding of gradients that are nearly 0, and at Disco103's size
 the original's meta-gradient is not within 1e-9 of itself. Few movements underestimate an extreme: of N of them and the
 port's error, all drawn alike, the port's is the largest once in N + 1 times. So one line that is a little over is not
-yet a fault of the port, and counts as different all the same: other seeds tell the two apart.
+yet a fault of the port, and counts as different all the same: other seeds tell the two apart, and the verdict says how
+many of the original's own answers would count as different if each was held to the others.
 
 Both sizes take a quarter of an hour on one core, half of it to compile; small alone a few minutes.
 
@@ -46,6 +47,7 @@ LAYER = REGISTRY["meta_train/outer_loss"]
 TOLERANCE = 1e-9
 MOVEMENTS = 32
 STEPS, SIZES = (1, 2, 5), ("small", "disco103")
+Distances = dict[str, float]  # of each tensor from the truth, by its scale
 LIVES = {"fresh": FRESH, "later": (BOTH_ALIVE,)}
 
 
@@ -63,6 +65,8 @@ class Line:
         moved_by_inputs: by inputs a unit in the last place away, of that.
         moved_by_compilation: by another way of compiling it, of that.
         movements: how many such inputs were tried.
+        runs: how many answers of the original that makes, its truth left out.
+        own_calls: how many of these the same rule would call different, each held to the others.
         beyond: tensors that are off by more than 1e-9.
         share: of what is allowed, the largest of any tensor.
         share_at: where.
@@ -81,6 +85,8 @@ class Line:
     moved_by_inputs: float
     moved_by_compilation: float
     movements: int
+    runs: int
+    own_calls: int
     beyond: int
     share: float
     share_at: str
@@ -95,7 +101,8 @@ class Line:
         if not self.same_zeros:
             return "DIFFERENT: not the same zeros"
         if not self.equal:
-            return f"DIFFERENT: {self.share:.3g} times what is allowed"
+            own = f"; so are {self.own_calls} of the original's own {self.runs}" if self.own_calls else ""
+            return f"DIFFERENT: {self.share:.3g} times what is allowed{own}"
         return "within 1e-9" if self.is_exact else "within the original's own movement"
 
     def as_json(self) -> dict[str, Any]:
@@ -117,7 +124,7 @@ def meta_gradient(implementation: Implementation, inputs: Arrays, settings: dict
     return {name: value for name, value in outputs.items() if name.startswith("meta_grads/")}
 
 
-def distances(got: Arrays, truth: Arrays) -> dict[str, float]:
+def distances(got: Arrays, truth: Arrays) -> Distances:
     """The largest error of each tensor by its scale, infinite where there is a NaN; a tensor that is 0 is left out."""
     scales = {name: float(np.abs(value).max()) for name, value in truth.items()}
     found = {name: float(np.abs(got[name] - truth[name]).max()) / scale for name, scale in scales.items() if scale}
@@ -130,21 +137,32 @@ def ways(original: Implementation) -> list[Implementation]:
     return [as_users, original] if as_users else [original]
 
 
-def farthest(others: Iterable[Arrays], truth: Arrays) -> dict[str, float]:
-    """The largest distance of each tensor in any of the others; 0 without any."""
-    known = [distances(other, truth) for other in others]
-    return {name: max((one[name] for one in known), default=0.0) for name in distances(truth, truth)}
+def farthest(known: Iterable[Distances], names: Iterable[str]) -> Distances:
+    """The largest distance of each tensor in any of the answers; 0 without any."""
+    answers = list(known)
+    return {name: max((one[name] for one in answers), default=0.0) for name in names}
 
 
 def movements(
     compiled: Sequence[Implementation], inputs: Arrays, settings: dict, truth: Arrays, near: Iterable[Arrays]
-) -> tuple[dict[str, float], dict[str, float]]:
+) -> tuple[list[Distances], list[Distances]]:
     """How far the original moves from its truth: by inputs nearby, compiled in each way, and by compilation alone."""
-    by_inputs = farthest((meta_gradient(way, x, settings) for x in near for way in compiled), truth)
-    by_compilation = farthest((meta_gradient(way, inputs, settings) for way in compiled[1:]), truth)
-    if not np.isfinite([*by_inputs.values(), *by_compilation.values()]).all():
+    by_inputs = [distances(meta_gradient(way, x, settings), truth) for x in near for way in compiled]
+    by_compilation = [distances(meta_gradient(way, inputs, settings), truth) for way in compiled[1:]]
+    if not np.isfinite([distance for one in (*by_inputs, *by_compilation) for distance in one.values()]).all():
         raise CannotRun("The original's own meta-gradient is not finite on these inputs; try another --seed.")
     return by_inputs, by_compilation
+
+
+def called_different(known: Sequence[Distances]) -> int:
+    """How many answers have a tensor that is farther away than 1e-9 and than in every other answer."""
+    if len(known) < 2:
+        return 0
+    ranked = {name: sorted(one[name] for one in known) for name in known[0]}
+    return sum(
+        any(distance > TOLERANCE and distance == ranked[name][-1] > ranked[name][-2] for name, distance in one.items())
+        for one in known
+    )
 
 
 def compared(
@@ -155,8 +173,9 @@ def compared(
     compiled, rng = ways(original), generator(LAYER.name, "meta-gradients", str(seed))
     truth, got = (meta_gradient(one, inputs, settings) for one in (compiled[0], port))
     near = (jittered(inputs, "float64", rng) for _ in range(count))
-    by_inputs, by_compilation = movements(compiled, inputs, settings, truth, near)
+    moved_by_inputs, moved_by_compilation = movements(compiled, inputs, settings, truth, near)
     errors = distances(got, truth)
+    by_inputs, by_compilation = (farthest(known, errors) for known in (moved_by_inputs, moved_by_compilation))
     moved = {name: max(by_inputs[name], by_compilation[name]) for name in errors}
     shares = {name: error / max(TOLERANCE, moved[name]) for name, error in errors.items()}
     worst, share_at = (max(of, key=of.__getitem__) for of in (errors, shares))
@@ -171,6 +190,8 @@ def compared(
         moved_by_inputs=by_inputs[worst],
         moved_by_compilation=by_compilation[worst],
         movements=count,
+        runs=len(moved_by_inputs) + len(moved_by_compilation),
+        own_calls=called_different([*moved_by_inputs, *moved_by_compilation]),
         beyond=sum(error > TOLERANCE for error in errors.values()),
         share=shares[share_at],
         share_at=share_at.removeprefix("meta_grads/"),

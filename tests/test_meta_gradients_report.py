@@ -90,6 +90,29 @@ def test_both_ways_of_compiling_run_at_inputs_nearby():
     assert (line.moved_by_inputs, line.moved_by_compilation) == (pytest.approx(1e-6, rel=1e-3), 0.0)
 
 
+@pytest.mark.parametrize(
+    ("known", "calls"),
+    [
+        ([{"w": 3e-9, "b": 1e-9}, {"w": 2e-9, "b": 2e-9}, {"w": 1e-9, "b": 1e-9}], 2),
+        ([{"w": 3e-9, "b": 3e-9}, {"w": 2e-9, "b": 2e-9}], 1),
+        ([{"w": 3e-10, "b": 3e-10}, {"w": 2e-10, "b": 2e-10}], 0),  # all within 1e-9
+        ([{"w": 3e-9}, {"w": 3e-9}], 0),
+        ([{"w": 3e-9}], 0),  # held to nothing
+    ],
+)
+def test_the_original_s_own_answers_are_held_to_the_same_rule(known, calls):
+    assert meta_gradients.called_different(known) == calls
+
+
+def test_a_verdict_says_how_many_of_the_original_s_own_answers_it_would_hit():
+    port = load("port")
+    line = dataclasses.replace(meta_gradients.compared(port, port, *ASKED, count=1), equal=False, share=1.22)
+    assert dataclasses.replace(line, runs=65, own_calls=4).verdict == (
+        "DIFFERENT: 1.22 times what is allowed; so are 4 of the original's own 65"
+    )
+    assert dataclasses.replace(line, runs=65, own_calls=0).verdict == "DIFFERENT: 1.22 times what is allowed"
+
+
 def test_as_many_inputs_are_tried_as_asked():
     class Counted(Altered):
         runs = 0
@@ -99,7 +122,7 @@ def test_as_many_inputs_are_tried_as_asked():
             return super().run(*asked)
 
     line = meta_gradients.compared(Counted(1.0), load("port"), *ASKED, count=5)
-    assert (Counted.runs, line.movements) == (1 + 5, 5)
+    assert (Counted.runs, line.movements, line.runs) == (1 + 5, 5, 5)
 
 
 @pytest.mark.parametrize("is_in_original", [False, True])
