@@ -161,7 +161,8 @@ def build(root):
     with open(unfinished, "w"):
         pass
     with stage("install requirements.lock"):
-        _pip(["-r", "requirements.lock"], root, "w")
+        _pip(["--no-compile", "-r", "requirements.lock"], root, "w")
+        _compile(root)
     with stage("install disco-parity"):
         _pip(["--no-deps", "--no-build-isolation", "-e", "."], root, "a")
     os.remove(unfinished)
@@ -186,6 +187,14 @@ def _pip(arguments, root, mode):
         if not error.half_done:
             os.remove(os.path.join(root, ".venv", UNFINISHED))
         raise
+
+
+def _compile(root):
+    """Compiles what was installed on all cores, where pip would take one; what is no Python of this version stays."""
+    with contextlib.suppress(InstallError):
+        _run(
+            [venv_python(root), "-m", "compileall", "-q", "-j", "0", os.path.join(root, ".venv", "lib")], root, "a", str
+        )
 
 
 def _run(command, root, mode, explain):

@@ -57,7 +57,7 @@ class Share(NamedTuple):
 Plan = Mapping[str, Share]
 QUICK: Plan = {"embedded": Share(4, 600), "actor_critic": Share(8)}
 DEFAULT: Plan = {
-    "disco103": Share(3, 750, {DISCO_TORCH: 1}),
+    "disco103": Share(2, 750, {DISCO_TORCH: 1}),
     "embedded": Share(8),
     "actor_critic": Share(8, beside={"original": 3}),
 }

@@ -175,6 +175,14 @@ def test_an_install_that_broke_off_starts_over(how, build, bootstrap):
     assert mending.made_anew
 
 
+def test_what_was_installed_is_compiled_on_all_cores_and_what_cannot_be_stays(build, bootstrap):
+    commands = Commands("compileall", bootstrap.InstallError("no Python", half_done=True))
+    assert build(commands) == (0, True)
+    lock = next(command for command in commands.seen if "requirements.lock" in command)
+    compilation = next(command for command in commands.seen if "compileall" in command)
+    assert "--no-compile" in lock and compilation[-3:-1] == ["-j", "0"]
+
+
 def test_an_unusable_venv_is_made_anew(build, bootstrap, monkeypatch):
     monkeypatch.setattr(bootstrap, "_is_usable", lambda root: False)
     commands = Commands()
