@@ -41,6 +41,9 @@ LOOK = """() => {
     const wide = free.find((element) => element.getBoundingClientRect().right > innerWidth + 1) || document.body;
     found.push(`the page is ${scrollWidth} wide where ${innerWidth} fit, at <${wide.tagName.toLowerCase()}>`);
   }
+  for (const badge of document.querySelectorAll(".contents .badge"))
+    if (badge.getBoundingClientRect().right > badge.parentElement.getBoundingClientRect().right + 1)
+      found.push(`"${badge.textContent}" is wider than its place`);
   return found;
 }"""
 

@@ -90,6 +90,10 @@ BROKEN = {
     "file": ('<a href="gone.csv">data</a>', "no file gone.csv lies beside the page"),
     "anchor": ('<a href="#gone">there</a>', "nothing is at #gone"),
     "width": ('<p style="width: 700px">x</p>', "the page is 708 wide where 390 fit, at <p>"),
+    "badge": (
+        '<nav class="contents"><p style="width: 9px"><b class="badge" style="white-space: nowrap">two words</b></p></nav>',
+        '"two words" is wider than its place',
+    ),
     "request": ('<script src="https://example.org/x.js"></script>', "the page asks for https://example.org/x.js"),
     "beside": ('<img alt="x" src="beside.png">', "beside.png"),
     "console": ("<script>console.error('oh')</script>", "the console says: oh"),
