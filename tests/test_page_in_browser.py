@@ -85,13 +85,14 @@ def test_nothing_is_broken_asked_for_or_too_wide(chromium, made, width, scheme):
         assert visit.faults() == []
 
 
+LONG_BADGE = '<b class="badge" style="white-space: nowrap">two words</b>'
 BROKEN = {
     "image": ('<img alt="gone" src="data:image/png;base64,AAAA">', 'the image "gone" is broken'),
     "file": ('<a href="gone.csv">data</a>', "no file gone.csv lies beside the page"),
     "anchor": ('<a href="#gone">there</a>', "nothing is at #gone"),
     "width": ('<p style="width: 700px">x</p>', "the page is 708 wide where 390 fit, at <p>"),
     "badge": (
-        '<nav class="contents"><p style="width: 9px"><b class="badge" style="white-space: nowrap">two words</b></p></nav>',
+        f'<nav class="contents"><p style="width: 9px">{LONG_BADGE}</p></nav>',
         '"two words" is wider than its place',
     ),
     "request": ('<script src="https://example.org/x.js"></script>', "the page asks for https://example.org/x.js"),
