@@ -102,7 +102,10 @@ def _repro(
 
 @pytest.mark.parametrize("layer", sorted(WITHOUT_GRADIENTS))
 def test_the_reference_equals_what_was_recorded(store: Store, reference: Implementation, layer: str) -> None:
-    """Where `test_live` compiles the same program; tests/test_standin.py does it for the stand-in's other layers."""
+    """Where `test_live` compiles the same program; tests/test_standin.py does it for the stand-in's other layers.
+
+    With the original installed it is the original that is held to it; `parity check --impl standin` holds the stand-in.
+    """
     golden = load(store, layer, next(case.name for case in REGISTRY[layer].cases if case.stored))
     assert planted_error_is_found(golden)
     rows = list(Judge(reference).rows(golden))
