@@ -196,6 +196,54 @@ def scalars(logs: Logs) -> Logs:
     return {name: float(x) for name, x in logs.items() if isinstance(x, Tensor) and x.ndim == 0}
 
 
+class EvalLoop:
+    """A life on Catch, step by step, that can be looked into and changed between steps.
+
+    Attributes:
+        config: of the loop.
+        state: of the learner.
+        buffer: of what was acted.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        meta_params: Params,
+        config: EvalConfig | None = None,
+        dtype: torch.dtype = torch.float32,
+        state: LearnerState | None = None,
+        randomness: Randomness | None = None,
+    ) -> None:
+        """Sets everything up; see `evaluate`."""
+        self.config = config = config or EvalConfig()
+        self._env = Catch(config.rows, config.columns, dtype)
+        check_agent(agent, self._env)
+        agent.rule.check_meta_params(meta_params)
+        self._agent, self._meta_params = agent, meta_params
+        generator = torch.Generator().manual_seed(config.seed)
+        self.state = state or agent.initial_learner_state(generator, dtype)
+        self._chance = randomness or DrawnRandomness(config, self._env, generator, dtype)
+        self._stream = acting.start(self._env, self._chance.first_columns())
+        self.buffer = ReplayBuffer(config.capacity, config.replay_seed)
+        self._episodes = _Episodes(torch.zeros(config.num_envs, dtype=dtype))
+        self._steps = 0
+
+    def step(self) -> StepReport:
+        """Acts for one rollout, and learns from a batch once there are enough."""
+        config = self.config
+        rollout, self._stream = acting.unroll(self._env, self.state.params, self._stream, *self._chance.rollout())
+        self.buffer.add(rollout)
+        ended = self._episodes.take(rollout)
+        logs: Logs = {}
+        if len(self.buffer) >= config.min_buffer_size:
+            batch = self.buffer.sample(config.batch_size)
+            self.state, logs = self._agent.learner_step(batch, self.state, self._meta_params)
+        step, self._steps = self._steps, self._steps + 1
+        frames = self._steps * config.rollout_length * config.num_envs
+        rate = catch_rate(self._episodes.returns)
+        return StepReport(step, frames, rollout, ended, rate, scalars(logs), self.state)
+
+
 def live(
     agent: Agent,
     meta_params: Params,
@@ -205,25 +253,9 @@ def live(
     randomness: Randomness | None = None,
 ) -> Iterator[StepReport]:
     """Lets an agent learn Catch, and tells after each step; see `evaluate`."""
-    config = config or EvalConfig()
-    env = Catch(config.rows, config.columns, dtype)
-    check_agent(agent, env)
-    agent.rule.check_meta_params(meta_params)
-    generator = torch.Generator().manual_seed(config.seed)
-    state = state or agent.initial_learner_state(generator, dtype)
-    chance = randomness or DrawnRandomness(config, env, generator, dtype)
-    stream = acting.start(env, chance.first_columns())
-    buffer = ReplayBuffer(config.capacity, config.replay_seed)
-    episodes = _Episodes(torch.zeros(config.num_envs, dtype=dtype))
-    for step in range(config.num_steps):
-        rollout, stream = acting.unroll(env, state.params, stream, *chance.rollout())
-        buffer.add(rollout)
-        ended = episodes.take(rollout)
-        logs: Logs = {}
-        if len(buffer) >= config.min_buffer_size:
-            state, logs = agent.learner_step(buffer.sample(config.batch_size), state, meta_params)
-        frames = (step + 1) * config.rollout_length * config.num_envs
-        yield StepReport(step, frames, rollout, ended, catch_rate(episodes.returns), scalars(logs), state)
+    loop = EvalLoop(agent, meta_params, config, dtype, state, randomness)
+    for _ in range(loop.config.num_steps):
+        yield loop.step()
 
 
 def evaluate(

@@ -3,10 +3,13 @@
 The port gets the original's initial parameters, its noise for every action, its ball columns and its replay indices;
 actions, replay buffer and updates are its own. The original's life is a tape, or, with --live, is lived here and now.
 Beside it stands how the original parts from itself, with its initial parameters moved by one unit in the last place.
+No two programs, and no moved original, act alike to the end of a life; with --renew the port goes on, every so many
+steps, from where the original is, and no action at all may differ.
 
 Example:
     python -m reports.lockstep --quick
     python -m reports.lockstep --live --kinds embedded --seeds 7 --steps 300
+    python -m reports.lockstep --live --renew 100 --kinds disco103 --seeds 7    # no action may differ, to the end
     python -m reports.lockstep --plant retrace_index_too_late
 """
 
@@ -31,12 +34,13 @@ from parity.check import WeightsMissing
 from parity.implementation import CannotRun
 from parity.layers.spec import Arrays
 from parity.lives import KINDS, Life, meta_params
+from parity.lives import life as described
 from parity.lockstep import compare, drift_ratio
 from parity.side_by_side import Piece, cores, run_all
 from parity.store import FixtureError, canonical, write_atomically
 from parity.tape_store import TapeStore
 from parity.tapes import Tape, tape_bytes, tape_from
-from reports import page, port_life
+from reports import page, port_life, renewed_life
 from reports.lockstep_page import TITLE as TITLE
 from reports.lockstep_page import section_of, summary
 from reports.lockstep_verdict import Lived, Verdict
@@ -191,6 +195,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, metavar="N", help="of each life (default: all)")
     parser.add_argument("--quick", action="store_true", help="the first steps of each life, within 3 minutes")
     parser.add_argument("--live", action="store_true", help="run the original now instead of reading its tapes")
+    parser.add_argument(
+        "--renew", type=int, metavar="N", help="with --live, in float64: take over the original's state every N steps"
+    )
     parser.add_argument("--tapes", type=Path, metavar="DIR", help="where they are (default: fixtures/tapes)")
     parser.add_argument(
         "--plant",
@@ -222,10 +229,27 @@ def _plan(args: argparse.Namespace) -> Plan:
     return Plan(store, kinds, seeds, args.dtypes, steps, edits, args.jobs, kept, args.live)
 
 
+def judged(plan: Plan) -> tuple[Verdict, dict[str, Any]]:
+    """The verdict on a plan, and where its tapes come from."""
+    return run(plan), plan.store.manifest
+
+
+def renewed(args: argparse.Namespace) -> tuple[Verdict, dict[str, Any]]:
+    """The verdict on lives in which the port takes over the original's state again and again; the original's origin."""
+    if args.renew < 1:
+        raise CannotRun("--renew takes at least 1.")
+    if not args.live or renewed_life.DTYPE not in args.dtypes:
+        raise CannotRun(f"--renew takes --live, and is in {renewed_life.DTYPE}.")
+    loop = {"num_steps": args.steps} if args.steps else {}
+    lives = [described(kind, seed, **loop) for kind in args.kinds or ("embedded",) for seed in args.seeds or (0,)]
+    edits, kept = (*edits_of(args.plant), *(Edit(*edit) for edit in args.edit)), args.out / "lockstep" / "live"
+    return renewed_life.run(lives, args.renew, edits, args.jobs, kept), renewed_life.provenance()
+
+
 def section(implementation_name: str, out: Path) -> page.Section:
     """The section of the page, quick; only the port can live, whatever is reported on."""
     plan = Plan(TapeStore(), steps=QUICK, kept=out / "lockstep")
-    return section_of(run(plan), plan.store, "python -m reports.lockstep --quick", out)
+    return section_of(run(plan), plan.store.manifest, "python -m reports.lockstep --quick", out)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -233,10 +257,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     args = _parser().parse_args(given)
     try:
-        plan = _plan(args)
-        verdict = run(plan)
+        verdict, origin = renewed(args) if args.renew is not None else judged(_plan(args))
         command = " ".join(["python -m reports.lockstep", *given])
-        made = section_of(verdict, plan.store, command, args.out, plan.is_live)
+        made = section_of(verdict, origin, command, args.out, args.live)
     except (CannotRun, FixtureError) as error:
         print(f"reports.lockstep: {error}", file=sys.stderr)
         return 2

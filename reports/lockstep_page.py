@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from matplotlib.figure import Figure
 
 from parity.lockstep import Comparison
 from parity.store import canonical, write_atomically
-from parity.tape_store import TapeStore
 from reports import page
 from reports.lockstep_verdict import DRIFT_LIMIT, Group, Lived, Verdict, in_words
 
@@ -120,6 +120,8 @@ def summary(verdict: Verdict) -> dict[str, Any]:
                 "chance_of_being_earlier": _finite(group.chance),
                 "drift_ratio": _finite(group.ratio),
                 "distance_to_float64": _finite(group.to_truth),
+                "taken_over_every": group.renewed,
+                "drift_after_that": _finite(group.anew),
                 "worst_loss_difference": group.worst_loss,
                 "sentence": group.sentence(),
             }
@@ -139,8 +141,7 @@ def summary(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _provenance(verdict: Verdict, store: TapeStore, is_live: bool) -> list[tuple[str, str]]:
-    found = store.manifest
+def _provenance(verdict: Verdict, found: Mapping[str, Any], is_live: bool) -> list[tuple[str, str]]:
     how = "lived here for this run" if is_live else "recorded on tape"
     kinds = dict.fromkeys(one.kind for one in verdict.lived)
     packages = ", ".join(f"{name} {found['packages'][name]}" for name in RECORDED_WITH if name in found["packages"])
@@ -152,8 +153,18 @@ def _provenance(verdict: Verdict, store: TapeStore, is_live: bool) -> list[tuple
     ]
 
 
-def section_of(verdict: Verdict, store: TapeStore, command: str, out: Path, is_live: bool = False) -> page.Section:
-    """Writes picture, CSV and summary; returns the section."""
+def section_of(
+    verdict: Verdict, origin: Mapping[str, Any], command: str, out: Path, is_live: bool = False
+) -> page.Section:
+    """Writes picture, CSV and summary; returns the section.
+
+    Args:
+        verdict: what was lived.
+        origin: where the original's lives come from, as in a manifest of tapes.
+        command: that makes the section.
+        out: folder for the files.
+        is_live: whether the original lived for this run.
+    """
     drawing = figure(verdict.groups)
     out.mkdir(parents=True, exist_ok=True)
     drawing.savefig(out / "lockstep.png", dpi=130)
@@ -174,7 +185,7 @@ def section_of(verdict: Verdict, store: TapeStore, command: str, out: Path, is_l
             image=page.picture(drawing),
             in_words=in_words,
         ),
-        provenance=_provenance(verdict, store, is_live),
+        provenance=_provenance(verdict, origin, is_live),
         files=["lockstep.csv", "lockstep.json", "lockstep.png"],
         badge="in lockstep" if verdict.is_equal else "different",
     )

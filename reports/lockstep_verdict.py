@@ -7,6 +7,8 @@ further apart than a few times what the original's own do, which tells within a 
 later.
 
 The original parts from itself where its initial parameters are moved by one unit in the last place.
+
+Where the port takes over the original's state every so many steps (float64), no action may differ at all.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ DRIFT_LIMIT = 20.0  # times the original's own
 # Of the step at which the original parts from itself. What grows to a different action in half the time was about 1e-8
 # when the original was moved by 1e-16: no rounding.
 EARLIEST = 0.5
+# Where the port goes on from the original's state: the steps after it, and how far the parameters may drift in them,
+# of their norm. The layer agent/learner_steps is held to the same.
+ANEW, ANEW_LIMIT = 20, 1e-10
 CHANCE = 0.05  # in float32: how probable it may be that what parts earlier does so by chance
 
 
@@ -41,6 +46,7 @@ class Lived:
         wide: in float32, the original's life in float64 against the same tape, to be shown beside.
         to_truth: in float32, how far the port is from the original's float64 life, in times of the original's own
             distance in float32; NaN if not known.
+        renewed: 0, or after how many steps, again and again, the port took over the original's state.
     """
 
     kind: str
@@ -50,6 +56,7 @@ class Lived:
     own: dict[str, Comparison]
     wide: Comparison | None = None
     to_truth: float = float("nan")
+    renewed: int = 0
 
     @property
     def own_firsts(self) -> list[float]:
@@ -61,9 +68,17 @@ class Lived:
         """How many times further the port drifts than the original from itself."""
         return drift_ratio(self.port, list(self.own.values()))
 
+    @property
+    def anew(self) -> float:
+        """The largest drift in the first steps of a stretch, where one begins anew; NaN elsewhere."""
+        together = self.port.drift[: self.port.together]
+        if not self.renewed or not len(together):
+            return float("nan")
+        return float(together[np.arange(len(together)) % self.renewed < ANEW].max())
+
     def check(self) -> None:
         """Raises CannotRun where there is nothing to judge by."""
-        if not self.own:
+        if not self.own and not self.renewed:
             raise CannotRun(
                 f"{self.life} has no moved tape in {self.dtype}; `python -m reference tape --moved 1` makes one."
             )
@@ -99,7 +114,7 @@ class Group:
     @property
     def own_first(self) -> float:
         """The same for the original against itself, over all its moved lives."""
-        return float(np.median(self._own_firsts))
+        return float(np.median(self._own_firsts)) if self._own_firsts else float("nan")
 
     @property
     def _own_firsts(self) -> list[float]:
@@ -108,6 +123,8 @@ class Group:
     @property
     def chance(self) -> float:
         """How probable it is that the port parts this early by chance, if it parts like the original from itself."""
+        if not self._own_firsts:
+            return float("nan")
         found = mannwhitneyu([one.port.first_step for one in self.lived], self._own_firsts, alternative="less")
         return float(found.pvalue)
 
@@ -125,15 +142,27 @@ class Group:
     @property
     def acts_alike(self) -> bool:
         """Whether the actions are what they must be."""
+        if self.renewed:
+            return bool(np.isinf([one.port.first_step for one in self.lived]).all())
         if self.dtype == "float32":
             by_chance = self.first >= EARLIEST * self.own_first and self.chance >= CHANCE
             return self.first >= self.own_first or by_chance
         return all(one.port.first_step >= EARLIEST * min(one.own_firsts) for one in self.lived)
 
     @property
+    def renewed(self) -> int:
+        """After how many steps, again and again, the port took over the original's state; 0 where it never did."""
+        return max(one.renewed for one in self.lived)
+
+    @property
+    def anew(self) -> float:
+        """The largest drift in the first steps of a stretch, where one begins anew; NaN elsewhere."""
+        return max((one.anew for one in self.lived), default=float("nan"))
+
+    @property
     def is_equal(self) -> bool:
         """The verdict."""
-        return self.acts_alike and not self.ratio > DRIFT_LIMIT
+        return self.acts_alike and not self.ratio > DRIFT_LIMIT and not self.anew > ANEW_LIMIT
 
     @property
     def actions(self) -> int:
@@ -146,18 +175,32 @@ class Group:
         losses = [one.port.loss[: one.port.together] for one in self.lived]
         return float(np.nanmax([np.nanmax(loss, initial=0.0) for loss in losses]))
 
+    @property
+    def worst_drift(self) -> float:
+        """The largest while all act alike."""
+        return max(float(one.port.drift[: one.port.together].max(initial=0.0)) for one in self.lived)
+
     def sentence(self) -> str:
         """The verdict in words."""
+        said = "equal" if self.is_equal else "DIFFERENT"
         lives = f"{counted(len(self.lived))} of up to {max(one.port.steps for one in self.lived)} steps"
+        return f"{self.kind}, {self.dtype}: {said}. {lives}, {self.actions:,} actions alike; {self._of_what()}."
+
+    def _of_what(self) -> str:
+        """What the verdict goes by."""
         first = f"first different action: {in_words(self.first)}"
+        if self.renewed:
+            return (
+                f"{first}; the original's state was taken over every {self.renewed} steps; drift in the {ANEW} steps "
+                f"after that {self.anew:.1e} (at most {ANEW_LIMIT:g}), before the next time {self.worst_drift:.1e}"
+            )
         own = f"the original against itself: {in_words(self.own_first)}"
         if self.dtype == "float32" and self.first < self.own_first:
             own += f" (that the port's is earlier has a chance of {self.chance:.2f} to be luck)"
         drift = f"drift {self.ratio:.2g} times the original's own (at most {DRIFT_LIMIT:g})"
         if self.to_truth > 0:
             drift += f"; {self.to_truth:.2g} times as far as it from its float64 life"
-        said = "equal" if self.is_equal else "DIFFERENT"
-        return f"{self.kind}, {self.dtype}: {said}. {lives}, {self.actions:,} actions alike; {first}; {own}; {drift}."
+        return f"{first}; {own}; {drift}"
 
 
 @dataclass(frozen=True)

@@ -71,23 +71,43 @@ def live(
 
 
 def _live(of: Life, dtype: str, params: Arrays, recording: Recording, tell: Callable[[int], Any]) -> Tape:
-    evaluation, weights = (importlib.import_module(f"port.{name}") for name in ("evaluation", "weights"))
-    environments = importlib.import_module("port.environments")
-    precision = getattr(torch, dtype)
-    agent = agent_of(of)
-    start = weights.load_agent_params(params, agent.config, agent.obs_spec, agent.num_actions, precision)
-    meta = weights.load_npz(meta_params(of), agent.config.meta_net, precision) if of.rule == "disco" else {}
-    config = evaluation.EvalConfig(**{**asdict(of.loop), "seed": of.seed})
-    noise = OriginalNoise(of, precision, environments)
-    for report in evaluation.live(agent, meta, config, precision, agent.learner_state(start), noise):
-        logits = report.rollout.agent_outs["logits"]
-        perturbed = (logits.log_softmax(-1) + torch.from_numpy(noise.last)).numpy()
-        now = weights.agent_params_to_original(report.state.params, agent.config)
-        recording.add(report.rollout.actions.numpy(), perturbed, noise.last, report.logs, now)
+    loop = PortLoop(of, dtype, params)
+    while not recording.is_over:
+        loop.step(recording)
         tell(len(recording))
-        if recording.is_over:
-            break
     return recording.tape()
+
+
+class PortLoop:
+    """A life of the port in one precision, from given parameters; of the port as it is imported when this is made.
+
+    Attributes:
+        life: the port's evaluation loop.
+        noise: the original's.
+    """
+
+    def __init__(self, of: Life, dtype: str, params: Arrays):
+        """Sets everything up."""
+        evaluation, self._weights = (importlib.import_module(f"port.{name}") for name in ("evaluation", "weights"))
+        precision = getattr(torch, dtype)
+        self.agent = agent = agent_of(of)
+        start = self._weights.load_agent_params(params, agent.config, agent.obs_spec, agent.num_actions, precision)
+        meta = {}
+        if of.rule == "disco":
+            meta = self._weights.load_npz(meta_params(of), agent.config.meta_net, precision)
+        config = evaluation.EvalConfig(**{**asdict(of.loop), "seed": of.seed})
+        self.noise = OriginalNoise(of, precision, importlib.import_module("port.environments"))
+        self.life = evaluation.EvalLoop(agent, meta, config, precision, agent.learner_state(start), self.noise)
+
+    def step(self, recording: Recording) -> np.ndarray:
+        """Lives one step and writes it down; returns its actions [L, B]."""
+        report = self.life.step()
+        logits = report.rollout.agent_outs["logits"]
+        perturbed = (logits.log_softmax(-1) + torch.from_numpy(self.noise.last)).numpy()
+        now = self._weights.agent_params_to_original(report.state.params, self.agent.config)
+        actions: np.ndarray = report.rollout.actions.numpy()
+        recording.add(actions, perturbed, self.noise.last, report.logs, now)
+        return actions
 
 
 def agent_of(life: Life) -> Any:

@@ -52,7 +52,7 @@ def lived(out):
     ]
     store = types.SimpleNamespace(manifest={**ORIGINAL, "packages": {"jax": "0.8.1"}})
     verdict = Verdict(lives, {"disco103_seed0": "Disco103's weights were not found."}, 3.0)
-    return lockstep_page.section_of(verdict, store, "python -m reports.lockstep --quick", out)
+    return lockstep_page.section_of(verdict, store.manifest, "python -m reports.lockstep --quick", out)
 
 
 def _curve(seed, steps=60):

@@ -38,8 +38,8 @@ PORT = "port.adapter:implementation"
 SLOWER = "slower"  # no mistake of a layer: every fifth update is lost, so that the port's curve is stretched by 1.25
 EVERY_FIFTH_LOST = Edit(
     "port.evaluation",
-    "if len(buffer) >= config.min_buffer_size:",
-    "if len(buffer) >= config.min_buffer_size and step % 5:",
+    "if len(self.buffer) >= config.min_buffer_size:",
+    "if len(self.buffer) >= config.min_buffer_size and self._steps % 5:",
 )
 
 

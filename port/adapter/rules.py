@@ -67,12 +67,26 @@ def actor_critic_agent(s: Settings) -> Agent:
     return Agent(config, obs_spec=tuple(s["obs"]), num_actions=s["A"])
 
 
+def _names(agent: Agent) -> dict[str, str]:
+    return names.agent_names(agent.config.net, agent.rule.heads(agent.num_actions))
+
+
+def actor_critic_state(x: Tensors, s: Settings) -> LearnerState:
+    """The learner's state among the inputs."""
+    table = _names(actor_critic_agent(s))
+    return LearnerState(to_ours("params", x, table), adam_state(x, table), _state(x))
+
+
+def flat_actor_critic_state(state: LearnerState, s: Settings) -> Tensors:
+    """The learner's state as outputs."""
+    table = _names(actor_critic_agent(s))
+    params = to_original("params", state.params, table)
+    return {**params, **flat_adam(state.opt_state, table), **_flat_state(state.meta_state)}
+
+
 @layer("agent/actor_critic_step")
 def _actor_critic_step(x: Tensors, s: Settings) -> Tensors:
-    agent = actor_critic_agent(s)
-    table = names.agent_names(agent.config.net, agent.rule.heads(s["A"]))
-    before = LearnerState(to_ours("params", x, table), adam_state(x, table), _state(x))
-    after, logs = agent.learner_step(rollout(x), before, is_meta_training=s["is_meta_training"])
+    before, training = actor_critic_state(x, s), s["is_meta_training"]
+    after, logs = actor_critic_agent(s).learner_step(rollout(x), before, is_meta_training=training)
     logs.pop("meta_out")
-    params = to_original("params", after.params, table)
-    return {**params, **flat_adam(after.opt_state, table), **_flat_state(after.meta_state), **below("log", logs)}
+    return {**flat_actor_critic_state(after, s), **below("log", logs)}

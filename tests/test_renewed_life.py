@@ -1,0 +1,139 @@
+"""Lives in which the port takes over the original's state again and again: the whole of it, and mistakes still show."""
+
+import importlib
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from parity import lives, tapes
+from parity.bugs import edits_of
+from parity.lockstep import compare
+from port.adapter.learning import flat_learner_state
+from port.adapter.rules import flat_actor_critic_state
+from reports import lockstep, renewed_life
+from reports.lockstep_verdict import ANEW, ANEW_LIMIT, Group, Lived, Verdict
+from reports.port_life import PortLoop, agent_of
+
+EVERY, STEPS = 6, 20
+SMALL = {"batch_size": 4, "rollout_length": 9, "replay_ratio": 2, "capacity": 7, "rows": 5, "columns": 4}
+SIZES = {"dense": (8,), "head_mlp_hiddens": (4,), "lstm_size": 4}
+KINDS = ("embedded", "actor_critic")
+
+
+def life(kind):
+    return lives.life(kind, 3, SIZES, num_steps=STEPS, **SMALL)
+
+
+def first_params(of):
+    agent = agent_of(of)
+    state = agent.initial_learner_state(torch.Generator().manual_seed(of.seed), torch.float32)
+    return importlib.import_module("port.weights").agent_params_to_original(state.params, agent.config)
+
+
+class PortAsOriginal:
+    """The port in the original's place, so that machinery can be tried where the original is not installed."""
+
+    def __init__(self, of, params):
+        self.of, self.loop, self.learner = of, PortLoop(of, "float64", params), {}
+
+    def steps(self):
+        flat = flat_learner_state if self.of.rule == "disco" else flat_actor_critic_state
+        for _ in range(self.of.loop.num_steps):
+            report = self.loop.life.step()
+            self.learner = {name: x.numpy() for name, x in flat(report.state, self.of.settings).items()}
+            rollout = {"actions": report.rollout.actions.numpy(), "logits": report.rollout.agent_outs["logits"].numpy()}
+            params = {name[7:]: x for name, x in self.learner.items() if name.startswith("params/")}
+            yield SimpleNamespace(rollout=rollout, noise=self.loop.noise.last, logs=report.logs, params=params)
+
+
+def lived(kind, edits=(), move=0):
+    """The port beside itself, which starts with its parameters moved by some units in the last place."""
+    of = life(kind)
+    params = first_params(of)
+
+    def begin(of):
+        return params, PortAsOriginal(of, tapes.moved(params, "float64", move))
+
+    ref, got = renewed_life.live(of, EVERY, edits, lambda step: None, begin)
+    return Lived(kind, of.name, "float64", compare(ref, got), {}, renewed=EVERY)
+
+
+def group(one):
+    return Group(one.kind, one.dtype, [one])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_life_is_equal_to_the_bit(kind):
+    one = lived(kind)
+    assert one.port.first is None
+    assert one.port.steps == STEPS
+    assert not one.port.drift.any()
+    assert group(one).is_equal
+    assert f"every {EVERY} steps" in Verdict([one], {}, 0.0).groups[0].sentence()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_that_decides_the_rest_of_the_life_is_taken_over(kind):
+    of, one = life(kind), lived(kind, move=1)
+    assert of.loop.num_envs * EVERY > of.loop.capacity  # the buffer has forgotten some by then
+    assert one.port.first is None
+    assert one.port.drift[EVERY - 1] > 0  # both began otherwise
+    assert not one.port.drift[EVERY:].any()  # and are the same to the bit from then on
+
+
+@pytest.mark.parametrize("plant", ["slower", "retrace_index_too_late"])
+def test_a_mistake_shows_right_after_the_state_was_taken_over(plant):
+    one = lived("embedded", edits_of([plant]))
+    assert not group(one).is_equal
+    assert one.anew > 1e3 * ANEW_LIMIT
+
+
+def test_a_single_other_action_is_different_however_small_the_drift():
+    one = lived("actor_critic")
+    first = tapes.FirstDifference(STEPS - 1, 0, 0)
+    assert not group(Lived("actor_critic", "x", "float64", _with(one.port, first=first), {}, renewed=EVERY)).is_equal
+
+
+def test_drift_is_judged_in_the_first_steps_after_the_state_was_taken_over():
+    one, every, steps = lived("actor_critic"), 3 * ANEW, np.arange(8 * ANEW)
+    for step, is_equal in ((0, False), (ANEW, True), (every - 1, True), (every, False), (every + ANEW - 1, False)):
+        drift = np.where(steps == step, 2 * ANEW_LIMIT, 0.0)
+        compared = _with(one.port, drift=drift, steps=len(steps))
+        assert group(Lived("actor_critic", "x", "float64", compared, {}, renewed=every)).is_equal == is_equal
+
+
+def _with(compared, **changes):
+    return type(compared)(**{**vars(compared), **changes})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--renew", "0", "--live"], "--renew takes at least 1"),
+        (["--renew", "5"], "--renew takes --live"),
+        (["--renew", "5", "--live", "--dtypes", "float32"], "is in float64"),
+    ],
+)
+def test_what_cannot_be_renewed_is_refused_with_a_sentence(given, said, tmp_path, capsys):
+    assert lockstep.main([*given, "--out", str(tmp_path)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_lives_that_were_lived_are_not_lived_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(renewed_life, "provenance", lambda: {"original": {}, "packages": {}})
+    of, count = life("actor_critic"), []
+
+    def begin(of):
+        count.append(of.name)
+        params = first_params(of)
+        return params, PortAsOriginal(of, params)
+
+    monkeypatch.setattr(renewed_life.live, "__defaults__", (begin,))
+    first, again = (renewed_life.run([of], EVERY, (), 0, tmp_path).lived[0].port for _ in range(2))
+    assert count == [of.name]
+    assert np.array_equal(first.loss, again.loss, equal_nan=True)
+    renewed_life.run([of], EVERY + 1, (), 0, tmp_path)
+    renewed_life.run([of], EVERY, edits_of(["slower"]), 0, tmp_path)
+    assert len(count) == 3
