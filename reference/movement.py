@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"movement: {error}", file=sys.stderr)
         return 2
     print("\n".join(grown))
-    print(f"{len(grown)} budgets of {len(moved)} cases have grown.")
+    print(f"{len(moved)} cases were measured; {len(grown)} budgets have grown.")
     return 0
 
 
@@ -112,7 +112,7 @@ def measure(
 
 
 def write(store: Store, root: Path, moved: dict[tuple[str, str], Moved]) -> list[str]:
-    """Puts what has grown into the manifest; says what."""
+    """Puts larger movements into the manifest; tells of those that are larger than what is allowed everywhere."""
     manifest, grown = {**store.manifest}, []
     layers = {**manifest["layers"]}
     for (name, case), by_kind in moved.items():
@@ -123,7 +123,8 @@ def write(store: Store, root: Path, moved: dict[tuple[str, str], Moved]) -> list
                 before = accuracy[kind][output]["sensitivity64"]
                 if distance > before:
                     accuracy[kind][output] = {**accuracy[kind][output], "sensitivity64": distance}
-                    grown.append(f"{name}[{case}] {kind} of {output}: {before:.3g} to {distance:.3g}")
+                    if distance > REGISTRY[name].tolerance_of(case) * accuracy[kind][output]["scale"]:
+                        grown.append(f"{name}[{case}] {kind} of {output}: {before:.3g} to {distance:.3g}")
         cases = {**layers[name]["cases"], case: {**entry, "accuracy": accuracy}}
         layers[name] = {**layers[name], "cases": cases}
     write_atomically(root / "manifest.json", manifest_bytes({**manifest, "layers": layers}))
