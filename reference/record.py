@@ -85,7 +85,7 @@ def require_original() -> None:
     """Raises RecordError unless the genuine original is installed."""
     found = identity.identify()
     if found.state != "genuine":
-        raise RecordError(f"goldens are recorded from the genuine original only. {found.message}")
+        raise RecordError(f"only the genuine original will do. {found.message}")
 
 
 def _work_folder(root: Path) -> Path:

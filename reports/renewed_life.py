@@ -40,9 +40,12 @@ def provenance() -> dict[str, Any]:
     """Of the original that lives beside the port; CannotRun where it is not installed, or is not the genuine one."""
     try:
         record = importlib.import_module("reference.record")
+    except ModuleNotFoundError as error:
+        raise CannotRun(f"There is no {error.name}, which the original needs; `make bootstrap` installs it.") from None
+    try:
         record.require_original()
-    except (ModuleNotFoundError, RuntimeError) as error:
-        raise CannotRun(f"The original cannot live beside the port: {error}") from None
+    except record.RecordError as error:
+        raise CannotRun(f"The original must live beside the port: {error}") from None
     found: dict[str, Any] = record.provenance()
     return found
 
@@ -66,9 +69,7 @@ def run(lives: Sequence[Life], every: int, edits: Sequence[Edit], jobs: int, kep
             skipped[life.name] = str(error)
             continue
         path = kept / f"{life.name}.renewed{every}.{_key(life, edits, origin)}"
-        pieces.append(
-            Piece(f"{life.name}, taken up every {every} steps", life.loop.num_steps, (life, every, edits, path))
-        )
+        pieces.append(Piece(f"{life.name} beside the original", life.loop.num_steps, (life, every, edits, path)))
     if not pieces:
         raise CannotRun("; ".join(skipped.values()))
     new = [piece for piece in pieces if not _files(piece.arguments[-1])[-1].is_file()]

@@ -121,6 +121,17 @@ def test_what_cannot_be_renewed_is_refused_with_a_sentence(given, said, tmp_path
     assert said in capsys.readouterr().err
 
 
+def test_without_the_genuine_original_it_says_so(tmp_path, monkeypatch, capsys):
+    record = importlib.import_module("reference.record")
+
+    def refuse():
+        raise record.RecordError("it is not there.")
+
+    monkeypatch.setattr(record, "require_original", refuse)
+    assert lockstep.main(["--live", "--renew", "5", "--out", str(tmp_path)]) == 2
+    assert "The original must live beside the port: it is not there." in capsys.readouterr().err
+
+
 def test_lives_that_were_lived_are_not_lived_again(tmp_path, monkeypatch):
     monkeypatch.setattr(renewed_life, "provenance", lambda: {"original": {}, "packages": {}})
     of, count = life("actor_critic"), []
