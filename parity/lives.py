@@ -135,6 +135,11 @@ def life(kind: str, seed: int, sizes: Settings | None = None, **loop: int) -> Li
     return Life(f"{kind}_seed{seed}", rule, weights, seed, chosen, plain)
 
 
+def kind_of(of: Life) -> str:
+    """The kind that a life is of, as its name says."""
+    return of.name.rpartition("_seed")[0]
+
+
 def _embedded() -> Arrays:
     content = EMBEDDED.read_bytes() if EMBEDDED.is_file() else b""
     if hashlib.sha256(content).hexdigest() != _card()["sha256"]:

@@ -93,7 +93,10 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Golden:
-    """One recorded case of a layer."""
+    """One recorded case of a layer.
+
+    `movements` tells at how many inputs the original's movement was measured, if at more than the recorder's few.
+    """
 
     layer: str
     case: str
@@ -108,6 +111,7 @@ class Golden:
     accuracy: dict[str, dict[str, Accuracy]]
     near_branch: dict[str, int]
     stored: bool = True
+    movements: int = 0
 
     @property
     def id(self) -> str:
@@ -150,6 +154,8 @@ def describe(golden: Golden) -> dict[str, Any]:
         "accuracy": accuracy,
         "tensors": {name: digest(value) for name, value in sorted(tensors_of(golden).items())},
     }
+    if golden.movements:
+        entry["movements"] = golden.movements
     if not golden.stored:
         entry["made_from_seed"] = {name: digest(value) for name, value in sorted(golden.inputs.items())}
     return entry

@@ -229,7 +229,7 @@ class EvalLoop:
         self._steps = 0
 
     def step(self) -> StepReport:
-        """Acts for one rollout, and learns from a batch once there are enough."""
+        """Acts for one rollout, and learns from a batch once there are enough; the caller counts the steps."""
         config = self.config
         rollout, self._stream = acting.unroll(self._env, self.state.params, self._stream, *self._chance.rollout())
         self.buffer.add(rollout)

@@ -1,8 +1,8 @@
 """`python -m reference movement`: measures at many more inputs how far the original moves, where that is the budget.
 
-Recording measures it at a few inputs first. Where a case was recorded with those alone, or on one processor only, this
-adds what many inputs, and this machine's processor, show. Goldens stay as they are; only a budget that was measured too
-small grows. Each case is measured twice, in two processes, which must agree to the bit.
+A recording does so itself; this is for cases that were recorded with a few inputs alone. Goldens stay as they are; only
+a budget that was measured too small grows, and the manifest says at how many inputs. Each case is measured twice, in
+two processes, which must agree to the bit.
 
 Example:
     python -m reference movement agent/learner_step
@@ -11,21 +11,24 @@ Example:
 from __future__ import annotations
 
 import argparse
+import copy
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from parity.check import WeightsMissing, load
+from parity.check import DISCO103, WeightsMissing, disco103, load
+from parity.compare import budget
 from parity.layers import REGISTRY
 from parity.layers.spec import Case
 from parity.side_by_side import Piece, cores, run_all
-from parity.store import FIXTURES, FixtureError, Store, manifest_bytes, write_atomically
+from parity.store import FIXTURES, Accuracy, FixtureError, Store, manifest_bytes, write_atomically
 from reference.execution import FLAGS
 from reference.mapped import flags_of
-from reference.measure import NEAR, Measurement
-from reference.record import RecordError, provenance, require_original
+from reference.measure import JITTERS_WHERE_IT_MOVES, NEAR, Measurement
+from reference.record import RULES, RecordError, provenance, require_original
 from reference.record_worker import refuse_the_port
 
 Moved = dict[str, dict[str, float]]  # "value" or "vjp" -> output -> how far it moves
@@ -50,12 +53,16 @@ def run(args: argparse.Namespace) -> int:
         unknown = [name for name in args.layers if name not in REGISTRY]
         if unknown:
             raise RecordError(f"no layer is called {unknown[0]!r}; `python -m parity list` shows them all.")
-        moved = measured_twice(args.out, list(moving(store, args.layers or list(REGISTRY))), args.jobs)
-        grown = write(store, args.out, moved)
+        cases = list(moving(store, args.layers or list(REGISTRY)))
+        if any(store.entry(*case)["meta_params"] == DISCO103 for case in cases):
+            disco103()
+        moved = measured_twice(args.out, cases, args.jobs)
+        grown = write(Store(args.out), args.out, moved)
     except (RecordError, FixtureError, WeightsMissing) as error:
         print(f"movement: {error}", file=sys.stderr)
         return 2
-    print("\n".join(grown))
+    for sentence in grown:
+        print(sentence)
     print(f"{len(moved)} cases were measured; {len(grown)} budgets have grown.")
     return 0
 
@@ -66,7 +73,7 @@ def moving(store: Store, layers: list[str]) -> Iterator[tuple[str, str]]:
     Cases at a branch are left out, where a movement says on which side an answer is; and layers on several devices.
     """
     for name in layers:
-        if flags_of(name) != FLAGS:
+        if flags_of(name) != FLAGS or name not in store.manifest["layers"]:
             continue
         for case, entry in store.manifest["layers"][name]["cases"].items():
             least = NEAR * REGISTRY[name].tolerance_of(case)
@@ -90,7 +97,7 @@ def measured_twice(root: Path, cases: list[tuple[str, str]], jobs: int) -> dict[
 def measure(
     root: Path, name: str, case: str, part: str, tell: Callable[[int], Any]
 ) -> tuple[tuple[str, str], str, Moved]:
-    """The largest movement of each output of a case, from the golden."""
+    """The largest movement of each output of a case, from what the original says here at the golden's own inputs."""
     import warnings
 
     from reference.original import implementation
@@ -99,9 +106,7 @@ def measure(
     golden, layer = load(Store(root), name, case), REGISTRY[name]
     spec = next((one for one in layer.cases if one.name == case), Case(case))
     asked = Measurement(implementation, layer, spec, golden.inputs, golden.settings, eager=False)
-    here = [asked.at(golden.inputs, "float64", quick=quick) for quick in (False, True)]
-    others = [*here, *asked.at_many()]
-    truth = {"value": golden.outputs["float64"], "vjp": golden.vjps}
+    truth, others = asked.at(golden.inputs, "float64"), asked.at_many()
     moved = {
         kind: {output: asked.sensitivity(kind, output, ref, others) for output, ref in arrays.items()}
         for kind, arrays in truth.items()
@@ -112,20 +117,20 @@ def measure(
 
 
 def write(store: Store, root: Path, moved: dict[tuple[str, str], Moved]) -> list[str]:
-    """Puts larger movements into the manifest; tells of those that are larger than what is allowed everywhere."""
-    manifest, grown = {**store.manifest}, []
-    layers = {**manifest["layers"]}
+    """Puts larger movements into the manifest; tells of the budgets that grow by them."""
+    layers, grown = {**store.manifest["layers"]}, []
     for (name, case), by_kind in moved.items():
-        entry = layers[name]["cases"][case]
-        accuracy = {kind: dict(of_kind) for kind, of_kind in entry["accuracy"].items()}
+        entry, tolerance = layers[name]["cases"][case], REGISTRY[name].tolerance_of(case)
+        accuracy = copy.deepcopy(entry["accuracy"])
         for kind, outputs in by_kind.items():
             for output, distance in outputs.items():
-                before = accuracy[kind][output]["sensitivity64"]
-                if distance > before:
-                    accuracy[kind][output] = {**accuracy[kind][output], "sensitivity64": distance}
-                    if distance > REGISTRY[name].tolerance_of(case) * accuracy[kind][output]["scale"]:
-                        grown.append(f"{name}[{case}] {kind} of {output}: {before:.3g} to {distance:.3g}")
-        cases = {**layers[name]["cases"], case: {**entry, "accuracy": accuracy}}
-        layers[name] = {**layers[name], "cases": cases}
-    write_atomically(root / "manifest.json", manifest_bytes({**manifest, "layers": layers}))
+                known = Accuracy(**accuracy[kind][output])
+                wider = replace(known, sensitivity64=max(known.sensitivity64, distance))
+                accuracy[kind][output]["sensitivity64"] = wider.sensitivity64
+                before, after = (budget(one, "float64", tolerance64=tolerance) for one in (known, wider))
+                if after > before:
+                    grown.append(f"{name}[{case}] {kind} of {output}: {before:.4g} to {after:.4g}")
+        changed = {**entry, "accuracy": accuracy, "movements": JITTERS_WHERE_IT_MOVES}
+        layers[name] = {**layers[name], "cases": {**layers[name]["cases"], case: changed}}
+    write_atomically(root / "manifest.json", manifest_bytes({**store.manifest, "rules": RULES, "layers": layers}))
     return grown

@@ -30,6 +30,8 @@ NUMERIC = ("jax", "jaxlib", "dm-haiku", "rlax", "distrax", "optax", "chex", "num
 RULES = {
     "inputs": "parity/layers/draw.py: PCG64 seeded by sha256 of 'layer/case', exact in float32",
     "devices": "layers with flags of their own ran under jax.pmap, on as many host devices as the flags say",
+    "movement": "of the original, at 6 inputs a unit in the last place away, each compiled in two ways; "
+    "at as many as `movements` says where the entry of a case has that",
     "made_from_seed": "inputs of cases with stored = false are made again by that rule and checked by digest",
     "meta_params": "'seeded' weights follow the same rule; 'disco103' names the published file by its sha256",
     "sketch": "float arrays of more than 2,048 elements are kept as 256 sums with random signs (parity/store.py)",

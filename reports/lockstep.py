@@ -33,7 +33,7 @@ from parity.bugs.reach import source_digest
 from parity.check import WeightsMissing
 from parity.implementation import CannotRun
 from parity.layers.spec import Arrays
-from parity.lives import KINDS, Life, meta_params
+from parity.lives import KINDS, Life, kind_of, meta_params
 from parity.lives import life as described
 from parity.lockstep import compare, drift_ratio
 from parity.side_by_side import Piece, cores, run_all
@@ -43,7 +43,7 @@ from parity.tapes import Tape, tape_bytes, tape_from
 from reports import page, port_life, renewed_life
 from reports.lockstep_page import TITLE as TITLE
 from reports.lockstep_page import section_of, summary
-from reports.lockstep_verdict import Lived, Verdict
+from reports.lockstep_verdict import STEPS_AFTER_RENEWAL, Lived, Verdict
 
 QUICK = {"disco103": 60, "embedded": 300}  # steps at most, by kind; actor-critic has 120
 DTYPES = ("float64", "float32")
@@ -88,11 +88,6 @@ class Plan:
                 f"There is no tape of such a life in {self.store.root}; `python -m reference tape` makes one."
             )
         return found
-
-
-def kind_of(life: Life) -> str:
-    """The kind that a life is of, as its name says."""
-    return life.name.rpartition("_seed")[0]
 
 
 def _key(tape: Tape, edits: Sequence[Edit]) -> str:
@@ -215,18 +210,22 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _edits(args: argparse.Namespace) -> tuple[Edit, ...]:
+    return (*edits_of(args.plant), *(Edit(*edit) for edit in args.edit))
+
+
+def _kinds_and_seeds(args: argparse.Namespace) -> tuple[Sequence[str], Sequence[int]]:
+    """Those that are asked for; live, one life if none is."""
+    return args.kinds or (("embedded",) if args.live else ()), args.seeds or ((0,) if args.live else ())
+
+
 def _plan(args: argparse.Namespace) -> Plan:
-    if args.steps is not None and args.steps < 1:
-        raise CannotRun("--steps takes at least 1.")
     if args.live and args.quick and args.steps is None:
         args.steps = min(QUICK.values())  # so that the original lives no longer either
     steps = dict.fromkeys(KINDS, args.steps) if args.steps else QUICK if args.quick else {}
     kept = args.out / "lockstep"
     store = record_live(args, kept / "live") if args.live else TapeStore(args.tapes) if args.tapes else TapeStore()
-    edits = (*edits_of(args.plant), *(Edit(*edit) for edit in args.edit))
-    kinds = args.kinds or (("embedded",) if args.live else ())
-    seeds = args.seeds or ((0,) if args.live else ())
-    return Plan(store, kinds, seeds, args.dtypes, steps, edits, args.jobs, kept, args.live)
+    return Plan(store, *_kinds_and_seeds(args), args.dtypes, steps, _edits(args), args.jobs, kept, args.live)
 
 
 def judged(plan: Plan) -> tuple[Verdict, dict[str, Any]]:
@@ -236,14 +235,19 @@ def judged(plan: Plan) -> tuple[Verdict, dict[str, Any]]:
 
 def renewed(args: argparse.Namespace) -> tuple[Verdict, dict[str, Any]]:
     """The verdict on lives in which the port takes over the original's state again and again; the original's origin."""
-    if args.renew < 1:
-        raise CannotRun("--renew takes at least 1.")
-    if not args.live or renewed_life.DTYPE not in args.dtypes:
-        raise CannotRun(f"--renew takes --live, and is in {renewed_life.DTYPE}.")
+    if not args.live or args.quick or args.tapes or renewed_life.DTYPE not in args.dtypes:
+        raise CannotRun(f"--renew goes with --live, without --quick and --tapes, and is in {renewed_life.DTYPE}.")
+    kinds, seeds = _kinds_and_seeds(args)
     loop = {"num_steps": args.steps} if args.steps else {}
-    lives = [described(kind, seed, **loop) for kind in args.kinds or ("embedded",) for seed in args.seeds or (0,)]
-    edits, kept = (*edits_of(args.plant), *(Edit(*edit) for edit in args.edit)), args.out / "lockstep" / "live"
-    return renewed_life.run(lives, args.renew, edits, args.jobs, kept), renewed_life.provenance()
+    lives = [described(kind, seed, **loop) for kind in kinds for seed in seeds]
+    shortest = min(life.loop.num_steps for life in lives)
+    if not STEPS_AFTER_RENEWAL <= args.renew < shortest:
+        raise CannotRun(
+            f"--renew takes from {STEPS_AFTER_RENEWAL} steps, so that a mistake in what is taken over can show, "
+            f"to {shortest - 1}, so that something is taken over at all; got {args.renew}."
+        )
+    origin = renewed_life.provenance()
+    return renewed_life.run(lives, args.renew, _edits(args), args.jobs, args.out / "lockstep" / "live", origin), origin
 
 
 def section(implementation_name: str, out: Path) -> page.Section:
@@ -257,6 +261,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     args = _parser().parse_args(given)
     try:
+        if args.steps is not None and args.steps < 1:
+            raise CannotRun("--steps takes at least 1.")
         verdict, origin = renewed(args) if args.renew is not None else judged(_plan(args))
         command = " ".join(["python -m reports.lockstep", *given])
         made = section_of(verdict, origin, command, args.out, args.live)

@@ -13,7 +13,15 @@ from matplotlib.figure import Figure
 from parity.lockstep import Comparison
 from parity.store import canonical, write_atomically
 from reports import page
-from reports.lockstep_verdict import DRIFT_LIMIT, Group, Lived, Verdict, in_words
+from reports.lockstep_verdict import (
+    DRIFT_AFTER_RENEWAL,
+    DRIFT_LIMIT,
+    STEPS_AFTER_RENEWAL,
+    Group,
+    Lived,
+    Verdict,
+    in_words,
+)
 
 TITLE = "In lockstep with the original"
 BLUE, ORANGE, GREEN = "#2a78d6", "#d97a1f", "#2e8b57"
@@ -121,7 +129,7 @@ def summary(verdict: Verdict) -> dict[str, Any]:
                 "drift_ratio": _finite(group.ratio),
                 "distance_to_float64": _finite(group.to_truth),
                 "taken_over_every": group.renewed,
-                "drift_after_that": _finite(group.anew),
+                "drift_after_renewal": _finite(group.drift_after_renewal),
                 "worst_loss_difference": group.worst_loss,
                 "sentence": group.sentence(),
             }
@@ -181,7 +189,8 @@ def section_of(
             groups=verdict.groups,
             lived=verdict.lived,
             skipped=verdict.skipped,
-            limit=DRIFT_LIMIT,
+            limit=DRIFT_AFTER_RENEWAL if verdict.groups[0].renewed else DRIFT_LIMIT,
+            steps_after_renewal=STEPS_AFTER_RENEWAL,
             image=page.picture(drawing),
             in_words=in_words,
         ),

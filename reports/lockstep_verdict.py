@@ -27,9 +27,9 @@ DRIFT_LIMIT = 20.0  # times the original's own
 # Of the step at which the original parts from itself. What grows to a different action in half the time was about 1e-8
 # when the original was moved by 1e-16: no rounding.
 EARLIEST = 0.5
-# Where the port goes on from the original's state: the steps after it, and how far the parameters may drift in them,
-# of their norm. The layer agent/learner_steps is held to the same.
-ANEW, ANEW_LIMIT = 20, 1e-10
+# Where the port goes on from the original's state: how far the parameters may drift, of their norm, in so many learner
+# steps after that; about what is asked of the layer agent/learner_steps.
+STEPS_AFTER_RENEWAL, DRIFT_AFTER_RENEWAL = 20, 1e-10
 CHANCE = 0.05  # in float32: how probable it may be that what parts earlier does so by chance
 
 
@@ -69,12 +69,15 @@ class Lived:
         return drift_ratio(self.port, list(self.own.values()))
 
     @property
-    def anew(self) -> float:
-        """The largest drift in the first steps of a stretch, where one begins anew; NaN elsewhere."""
-        together = self.port.drift[: self.port.together]
-        if not self.renewed or not len(together):
+    def drift_after_renewal(self) -> float:
+        """The largest drift in the first learner steps of a stretch from the same state; NaN if none, or any is NaN."""
+        drift, learned = (x[: self.port.together] for x in (self.port.drift, self.port.has_learned))
+        if np.isnan(drift).any():
             return float("nan")
-        return float(together[np.arange(len(together)) % self.renewed < ANEW].max())
+        starts = range(0, len(drift), self.renewed) if self.renewed else ()
+        firsts = [drift[i : i + self.renewed][learned[i : i + self.renewed]][:STEPS_AFTER_RENEWAL] for i in starts]
+        steps = np.concatenate(firsts) if firsts else np.zeros(0)
+        return float(steps.max()) if steps.size else float("nan")
 
     def check(self) -> None:
         """Raises CannotRun where there is nothing to judge by."""
@@ -155,14 +158,16 @@ class Group:
         return max(one.renewed for one in self.lived)
 
     @property
-    def anew(self) -> float:
-        """The largest drift in the first steps of a stretch, where one begins anew; NaN elsewhere."""
-        return max((one.anew for one in self.lived), default=float("nan"))
+    def drift_after_renewal(self) -> float:
+        """The largest drift in the first learner steps of a stretch from the same state; NaN where any is."""
+        return float(np.max([one.drift_after_renewal for one in self.lived]))
 
     @property
     def is_equal(self) -> bool:
         """The verdict."""
-        return self.acts_alike and not self.ratio > DRIFT_LIMIT and not self.anew > ANEW_LIMIT
+        if self.renewed:
+            return self.acts_alike and self.drift_after_renewal <= DRIFT_AFTER_RENEWAL  # which NaN is not
+        return self.acts_alike and not self.ratio > DRIFT_LIMIT
 
     @property
     def actions(self) -> int:
@@ -190,9 +195,10 @@ class Group:
         """What the verdict goes by."""
         first = f"first different action: {in_words(self.first)}"
         if self.renewed:
+            drift = f"drift in {STEPS_AFTER_RENEWAL} learner steps after that {self.drift_after_renewal:.1e}"
             return (
-                f"{first}; the original's state was taken over every {self.renewed} steps; drift in the {ANEW} steps "
-                f"after that {self.anew:.1e} (at most {ANEW_LIMIT:g}), before the next time {self.worst_drift:.1e}"
+                f"{first}; the original's state was taken over every {self.renewed} steps; {drift} (at most "
+                f"{DRIFT_AFTER_RENEWAL:g}), before the next time {self.worst_drift:.1e}"
             )
         own = f"the original against itself: {in_words(self.own_first)}"
         if self.dtype == "float32" and self.first < self.own_first:

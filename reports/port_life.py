@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from parity.bugs.plant import Edit, edited
+from parity.implementation import CannotRun
 from parity.layers.spec import Arrays
 from parity.lives import Life, gumbel, meta_params
 from parity.tapes import Recording, Tape
@@ -99,15 +100,21 @@ class PortLoop:
         self.noise = OriginalNoise(of, precision, importlib.import_module("port.environments"))
         self.life = evaluation.EvalLoop(agent, meta, config, precision, agent.learner_state(start), self.noise)
 
-    def step(self, recording: Recording) -> np.ndarray:
-        """Lives one step and writes it down; returns its actions [L, B]."""
-        report = self.life.step()
+    def step(self, recording: Recording) -> tuple[np.ndarray, np.ndarray]:
+        """Lives one step and writes it down; returns its actions [L, B], and what they are the largest of [L, B, A].
+
+        CannotRun where the port has diverged.
+        """
+        try:
+            report = self.life.step()
+        except ValueError as error:
+            raise CannotRun(f"The port cannot live on after {len(recording)} steps: {error}") from None
         logits = report.rollout.agent_outs["logits"]
         perturbed = (logits.log_softmax(-1) + torch.from_numpy(self.noise.last)).numpy()
         now = self._weights.agent_params_to_original(report.state.params, self.agent.config)
         actions: np.ndarray = report.rollout.actions.numpy()
         recording.add(actions, perturbed, self.noise.last, report.logs, now)
-        return actions
+        return actions, perturbed
 
 
 def agent_of(life: Life) -> Any:

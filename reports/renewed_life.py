@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,11 @@ from parity.bugs.reach import source_digest
 from parity.check import WeightsMissing
 from parity.implementation import CannotRun
 from parity.layers.spec import Arrays
-from parity.lives import Life, meta_params
+from parity.lives import Life, kind_of, meta_params
 from parity.lockstep import compare
 from parity.side_by_side import Piece, run_all
 from parity.store import FixtureError, canonical, write_atomically
-from parity.tapes import Recording, Tape, tape_bytes, tape_from
+from parity.tapes import Recording, Tape, first_difference, tape_bytes, tape_from
 from reports.lockstep_verdict import Lived, Verdict
 from reports.port_life import PortLoop
 
@@ -50,7 +52,9 @@ def provenance() -> dict[str, Any]:
     return found
 
 
-def run(lives: Sequence[Life], every: int, edits: Sequence[Edit], jobs: int, kept: Path) -> Verdict:
+def run(
+    lives: Sequence[Life], every: int, edits: Sequence[Edit], jobs: int, kept: Path, origin: dict[str, Any]
+) -> Verdict:
     """Lives all lives, each in a process of its own, and judges them; what was lived before is read again.
 
     Args:
@@ -59,16 +63,17 @@ def run(lives: Sequence[Life], every: int, edits: Sequence[Edit], jobs: int, kep
         edits: changes to the port.
         jobs: processes.
         kept: folder for lives that are finished.
+        origin: of the original, as `provenance` gives it.
     """
+    os.environ.update(origin["flags"])  # for the processes that run the original
     started, skipped, pieces = time.perf_counter(), dict[str, str](), list[Piece]()
-    origin = provenance()
     for life in lives:
         try:
-            meta_params(life)
+            weights = meta_params(life)
         except WeightsMissing as error:
             skipped[life.name] = str(error)
             continue
-        path = kept / f"{life.name}.renewed{every}.{_key(life, edits, origin)}"
+        path = kept / f"{life.name}.renewed{every}.{_key(life, weights, edits, origin)}"
         pieces.append(Piece(f"{life.name} beside the original", life.loop.num_steps, (life, every, edits, path)))
     if not pieces:
         raise CannotRun("; ".join(skipped.values()))
@@ -79,10 +84,14 @@ def run(lives: Sequence[Life], every: int, edits: Sequence[Edit], jobs: int, kep
     return Verdict(lived, skipped, time.perf_counter() - started)
 
 
-def _key(life: Life, edits: Sequence[Edit], origin: dict[str, Any]) -> str:
+def _key(life: Life, weights: Arrays, edits: Sequence[Edit], origin: dict[str, Any]) -> str:
     """Changes with everything that two lives side by side depend on."""
-    parts = [source_digest(), *(str(edit) for edit in edits), torch.__version__, str(life), canonical(origin)]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    sources = [source_digest(package) for package in ("port", "reference", "parity", "reports")]
+    parts = [*sources, *(str(edit) for edit in edits), torch.__version__, str(life), canonical(origin)]
+    found = hashlib.sha256("\n".join(parts).encode())
+    for name in sorted(weights):
+        found.update(weights[name].tobytes())
+    return found.hexdigest()[:16]
 
 
 def _files(path: Path) -> list[Path]:
@@ -98,8 +107,7 @@ def live_and_keep(of: Life, every: int, edits: Sequence[Edit], path: Path, tell:
 
 def _lived(of: Life, every: int, edits: Sequence[Edit], path: Path) -> Lived:
     ref, got = (tape_from(file.read_bytes(), of, DTYPE, 0) for file in _files(path))
-    kind = of.name.rpartition("_seed")[0]
-    return Lived(kind, of.name, DTYPE, compare(ref, got), {}, renewed=every)
+    return Lived(kind_of(of), of.name, DTYPE, compare(ref, got), {}, renewed=every)
 
 
 def original_life(of: Life) -> tuple[Arrays, Any]:
@@ -132,18 +140,19 @@ def live(
     with edited(*edits) if edits else nullcontext():
         here = PortLoop(of, DTYPE, params)
         ref, got = Recording(of, DTYPE), Recording(of, DTYPE)
-        remembered = list[np.ndarray]()
+        remembered, first = list[np.ndarray](), None
         for step in there.steps():
-            actions = here.step(got)
+            actions, perturbed = here.step(got)
             _check_noise(of, len(ref), step.noise, here.noise.last)
-            ref.add(step.rollout["actions"], step.rollout["logits"], step.noise, step.logs, step.params)
+            ref.add(step.rollout["actions"], perturbed, step.noise, step.logs, step.params)
             remembered.append(step.rollout["logits"])
             tell(len(ref))
-            if not np.array_equal(actions, step.rollout["actions"]):
+            first = first_difference(len(ref) - 1, step.rollout["actions"], actions, perturbed)
+            if first is not None:
                 break
             if len(ref) % every == 0:
                 renew(here, of, there.learner, np.concatenate(remembered, axis=1))
-    return ref.tape(), got.tape()
+    return ref.tape(), replace(got.tape(), first=first)
 
 
 def _check_noise(of: Life, step: int, theirs: np.ndarray, ours: np.ndarray) -> None:

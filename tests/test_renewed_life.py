@@ -1,5 +1,6 @@
 """Lives in which the port takes over the original's state again and again: the whole of it, and mistakes still show."""
 
+import functools
 import importlib
 from types import SimpleNamespace
 
@@ -8,12 +9,13 @@ import pytest
 import torch
 
 from parity import lives, tapes
-from parity.bugs import edits_of
-from parity.lockstep import compare
+from parity.bugs import Edit, edits_of
+from parity.implementation import CannotRun
+from parity.lockstep import Comparison, compare
 from port.adapter.learning import flat_learner_state
 from port.adapter.rules import flat_actor_critic_state
-from reports import lockstep, renewed_life
-from reports.lockstep_verdict import ANEW, ANEW_LIMIT, Group, Lived, Verdict
+from reports import lockstep, lockstep_page, renewed_life
+from reports.lockstep_verdict import DRIFT_AFTER_RENEWAL, STEPS_AFTER_RENEWAL, Group, Lived, Verdict
 from reports.port_life import PortLoop, agent_of
 
 EVERY, STEPS = 6, 20
@@ -48,6 +50,7 @@ class PortAsOriginal:
             yield SimpleNamespace(rollout=rollout, noise=self.loop.noise.last, logs=report.logs, params=params)
 
 
+@functools.cache
 def lived(kind, edits=(), move=0):
     """The port beside itself, which starts with its parameters moved by some units in the last place."""
     of = life(kind)
@@ -87,7 +90,7 @@ def test_everything_that_decides_the_rest_of_the_life_is_taken_over(kind):
 def test_a_mistake_shows_right_after_the_state_was_taken_over(plant):
     one = lived("embedded", edits_of([plant]))
     assert not group(one).is_equal
-    assert one.anew > 1e3 * ANEW_LIMIT
+    assert one.drift_after_renewal > 1e3 * DRIFT_AFTER_RENEWAL
 
 
 def test_a_single_other_action_is_different_however_small_the_drift():
@@ -96,12 +99,78 @@ def test_a_single_other_action_is_different_however_small_the_drift():
     assert not group(Lived("actor_critic", "x", "float64", _with(one.port, first=first), {}, renewed=EVERY)).is_equal
 
 
-def test_drift_is_judged_in_the_first_steps_after_the_state_was_taken_over():
-    one, every, steps = lived("actor_critic"), 3 * ANEW, np.arange(8 * ANEW)
-    for step, is_equal in ((0, False), (ANEW, True), (every - 1, True), (every, False), (every + ANEW - 1, False)):
-        drift = np.where(steps == step, 2 * ANEW_LIMIT, 0.0)
-        compared = _with(one.port, drift=drift, steps=len(steps))
-        assert group(Lived("actor_critic", "x", "float64", compared, {}, renewed=every)).is_equal == is_equal
+BEFORE_LEARNING = 7
+
+
+@pytest.mark.parametrize(
+    ("step", "is_equal"),
+    [
+        (BEFORE_LEARNING - 1, True),
+        (BEFORE_LEARNING, False),
+        (BEFORE_LEARNING + STEPS_AFTER_RENEWAL - 1, False),
+        (BEFORE_LEARNING + STEPS_AFTER_RENEWAL, True),
+        (3 * STEPS_AFTER_RENEWAL - 1, True),
+        (3 * STEPS_AFTER_RENEWAL, False),
+        (4 * STEPS_AFTER_RENEWAL - 1, False),
+        (4 * STEPS_AFTER_RENEWAL, True),
+    ],
+)
+def test_drift_is_judged_in_the_first_learner_steps_after_the_state_was_taken_over(step, is_equal):
+    assert group(drifting(step, 2 * DRIFT_AFTER_RENEWAL)).is_equal == is_equal
+
+
+@pytest.mark.parametrize("step", [0, BEFORE_LEARNING, 3 * STEPS_AFTER_RENEWAL - 1])
+def test_what_is_no_number_is_not_equal_in_whichever_life(step):
+    nan, fine = drifting(step, np.nan), drifting(0, 0.0)
+    for lives_ in ([nan], [fine, nan], [nan, fine]):
+        assert not Group("actor_critic", "float64", lives_).is_equal
+
+
+def test_nothing_learned_is_not_equal():
+    one = drifting(0, 0.0)
+    compared = _with(one.port, has_learned=np.zeros_like(one.port.has_learned))
+    assert not group(Lived("actor_critic", "x", "float64", compared, {}, renewed=one.renewed)).is_equal
+
+
+def drifting(step, drift):
+    """A life whose state is taken over every 60 steps, which drifts in one of 160."""
+    steps = np.arange(8 * STEPS_AFTER_RENEWAL)
+    loss = np.where(steps < BEFORE_LEARNING, np.nan, 0.0)
+    drifts = np.where(steps == step, drift, 0.0)
+    compared = Comparison("x", "float64", len(steps), 1, None, loss, drifts, steps >= BEFORE_LEARNING)
+    return Lived("actor_critic", "x", "float64", compared, {}, renewed=3 * STEPS_AFTER_RENEWAL)
+
+
+def test_a_different_action_is_told_with_its_margin():
+    of = life("actor_critic")
+    params = first_params(of)
+
+    class Other(PortAsOriginal):
+        def steps(self):
+            for number, step in enumerate(super().steps()):
+                if number == 3:
+                    step.rollout["actions"] = step.rollout["actions"].copy()
+                    step.rollout["actions"][2, 1] = (step.rollout["actions"][2, 1] + 1) % 3
+                yield step
+
+    ref, got = renewed_life.live(of, EVERY, (), lambda step: None, lambda of: (params, Other(of, params)))
+    first = compare(ref, got).first
+    assert first[:3] == (3, 2, 1)
+    assert first.margin > 0
+
+
+def test_a_port_that_diverges_is_told_in_a_sentence():
+    nan = Edit("port.optim", "* -learning_rate for name", "* float('nan') for name")
+    with pytest.raises(CannotRun, match="The port cannot live on after 2 steps: .* not finite"):
+        lived("actor_critic", (nan,))
+
+
+def test_the_page_tells_of_what_was_taken_over(tmp_path):
+    origin = {"original": {"repository": "here", "commit": "none"}, "packages": {}}
+    made = lockstep_page.section_of(Verdict([lived("embedded")], {}, 1.0), origin, "x", tmp_path, is_live=True)
+    assert f"every {EVERY} steps the port went on from where the original was" in " ".join(made.body.split())
+    assert "nan" not in made.body.replace("nanmax", "").split("<img")[0]
+    assert made.badge == "in lockstep"
 
 
 def _with(compared, **changes):
@@ -111,9 +180,13 @@ def _with(compared, **changes):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--renew", "0", "--live"], "--renew takes at least 1"),
-        (["--renew", "5"], "--renew takes --live"),
-        (["--renew", "5", "--live", "--dtypes", "float32"], "is in float64"),
+        (["--renew", "50"], "--renew goes with --live"),
+        (["--renew", "50", "--live", "--quick"], "without --quick"),
+        (["--renew", "50", "--live", "--tapes", "x"], "without --quick and --tapes"),
+        (["--renew", "50", "--live", "--dtypes", "float32"], "is in float64"),
+        (["--renew", "19", "--live"], "--renew takes from 20 steps"),
+        (["--renew", "100", "--live", "--steps", "100"], "to 99"),
+        (["--renew", "100", "--live", "--steps", "0"], "--steps takes at least 1"),
     ],
 )
 def test_what_cannot_be_renewed_is_refused_with_a_sentence(given, said, tmp_path, capsys):
@@ -128,12 +201,12 @@ def test_without_the_genuine_original_it_says_so(tmp_path, monkeypatch, capsys):
         raise record.RecordError("it is not there.")
 
     monkeypatch.setattr(record, "require_original", refuse)
-    assert lockstep.main(["--live", "--renew", "5", "--out", str(tmp_path)]) == 2
+    assert lockstep.main(["--live", "--renew", "50", "--out", str(tmp_path)]) == 2
     assert "The original must live beside the port: it is not there." in capsys.readouterr().err
 
 
 def test_lives_that_were_lived_are_not_lived_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(renewed_life, "provenance", lambda: {"original": {}, "packages": {}})
+    origin = {"flags": {}}
     of, count = life("actor_critic"), []
 
     def begin(of):
@@ -142,9 +215,9 @@ def test_lives_that_were_lived_are_not_lived_again(tmp_path, monkeypatch):
         return params, PortAsOriginal(of, params)
 
     monkeypatch.setattr(renewed_life.live, "__defaults__", (begin,))
-    first, again = (renewed_life.run([of], EVERY, (), 0, tmp_path).lived[0].port for _ in range(2))
+    first, again = (renewed_life.run([of], EVERY, (), 0, tmp_path, origin).lived[0].port for _ in range(2))
     assert count == [of.name]
     assert np.array_equal(first.loss, again.loss, equal_nan=True)
-    renewed_life.run([of], EVERY + 1, (), 0, tmp_path)
-    renewed_life.run([of], EVERY, edits_of(["slower"]), 0, tmp_path)
+    renewed_life.run([of], EVERY + 1, (), 0, tmp_path, origin)
+    renewed_life.run([of], EVERY, edits_of(["slower"]), 0, tmp_path, origin)
     assert len(count) == 3
