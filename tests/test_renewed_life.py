@@ -221,3 +221,18 @@ def test_lives_that_were_lived_are_not_lived_again(tmp_path, monkeypatch):
     renewed_life.run([of], EVERY + 1, (), 0, tmp_path, origin)
     renewed_life.run([of], EVERY, edits_of(["slower"]), 0, tmp_path, origin)
     assert len(count) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_original_lives_beside_the_port(kind, monkeypatch):
+    pytest.importorskip("disco_rl", reason="the original is not installed; `make original` brings it")
+    from reference import closed_loop, execution
+
+    known = {name: value for name, value in execution.QUICK.items() if execution.is_known(name)}
+    monkeypatch.setattr(closed_loop, "COMPILER_OPTIONS", known)
+    of = life(kind)
+    ref, got = renewed_life.live(of, EVERY, (), lambda step: None)
+    one = Lived(kind, of.name, "float64", compare(ref, got), {}, renewed=EVERY)
+    assert group(one).is_equal, group(one).sentence()
+    assert one.port.steps == STEPS
+    assert one.port.drift[EVERY - 1] > 0  # two programs, each of which rounds in its own way
