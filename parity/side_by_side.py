@@ -47,7 +47,7 @@ def _run(function: Callable[..., T], piece: Piece, told: Any) -> T:
 
 def bars() -> Progress:
     """Name, bar, steps done, time used and time left, on stderr."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True))
 
 

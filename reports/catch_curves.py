@@ -58,7 +58,7 @@ Plan = Mapping[str, Share]
 QUICK: Plan = {"embedded": Share(4, 600), "actor_critic": Share(8)}
 DEFAULT: Plan = {
     "disco103": Share(2, 750, {DISCO_TORCH: 1}),
-    "embedded": Share(8, 750),  # the original's own spread gives more power here than in whole lives
+    "embedded": Share(8, 750),  # in whole lives its value loss varies more from seed to seed
     "actor_critic": Share(8, beside={"original": 3}),
 }
 FULL: Plan = {
