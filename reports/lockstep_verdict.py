@@ -236,5 +236,7 @@ class Verdict:
         """The verdict in one line."""
         count = sum(one.port.actions for one in self.lived)
         wrong = [f"{group.kind} in {group.dtype}" for group in self.groups if not group.is_equal]
-        lived = f"{counted(len(self.lived))} lived beside the original's, {count:,} actions alike"
+        every = self.groups[0].renewed
+        taken = f" (whose state was taken over every {every} steps)" if every else ""
+        lived = f"{counted(len(self.lived))} lived beside the original's{taken}, {count:,} actions alike"
         return f"{lived}: {'different in ' + ', '.join(wrong) if wrong else 'in lockstep'}."

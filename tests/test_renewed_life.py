@@ -171,6 +171,7 @@ def test_the_page_tells_of_what_was_taken_over(tmp_path):
     assert f"every {EVERY} steps the port went on from where the original was" in " ".join(made.body.split())
     assert "nan" not in made.body.replace("nanmax", "").split("<img")[0]
     assert made.badge == "in lockstep"
+    assert f"(whose state was taken over every {EVERY} steps)" in made.verdict
 
 
 def _with(compared, **changes):
