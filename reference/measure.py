@@ -21,7 +21,7 @@ from reference.execution import JaxImplementation
 
 JITTERS = 6
 # By chance alone a new answer of the original passes the largest of n earlier ones once in n + 1 times, in each output:
-# with six, and some dozens of outputs that move, it would be called different from itself on most days.
+# with six, and some dozens of outputs that move, it is called different from itself now and then.
 JITTERS_WHERE_IT_MOVES = 256
 JITTERS_IN_FLOAT32 = 12
 JITTERS_IN_FLOAT32_AT_FULL_SIZE = 2
