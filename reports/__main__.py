@@ -9,30 +9,41 @@ Example:
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
+import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from parity.implementation import CannotRun, load
 from parity.store import FixtureError, write_atomically
-from reports import audit, bugs, catch_curves, lockstep, page, parity, speed
+from reports import page
 
-SECTIONS = (parity.section, lockstep.section, catch_curves.section, bugs.section, audit.section, speed.section)
+# By name, and imported when their turn comes: each process that a section starts imports this module again.
+SECTIONS = ("parity", "lockstep", "catch_curves", "bugs", "audit", "speed")
 
 
-def made(make: Callable[[str, Path], page.Section], implementation_name: str, out: Path) -> page.Section:
-    """A section, or in its place a sentence that says why it could not run."""
+def made(module_name: str, implementation_name: str, out: Path) -> page.Section:
+    """The section that a module of this folder makes, or in its place a sentence that says why it could not run."""
+    module = importlib.import_module(f"{__package__}.{module_name}")
     try:
-        return make(implementation_name, out)
+        section: page.Section = module.section(implementation_name, out)
+        return section
     except (CannotRun, FixtureError) as error:
         reason = str(error)
     except Exception as error:  # whatever it is, the sections that are made must not be lost with it
         traceback.print_exc()
         reason = f"It failed with {type(error).__name__}: {error}"
-    module = sys.modules[make.__module__]
-    name = make.__module__.rpartition(".")[2]
-    return page.not_run(name, getattr(module, "TITLE", name), f"python -m {make.__module__}", reason)
+    return page.not_run(module_name, module.TITLE, f"python -m {module.__name__}", reason)
+
+
+def made_and_timed(module_name: str, implementation_name: str, out: Path) -> page.Section:
+    """The same, with a line that says how long it took."""
+    started = time.monotonic()
+    section = made(module_name, implementation_name, out)
+    print(f"{section.title}: {section.label}, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    return section
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CannotRun as error:
         print(f"reports: {error}", file=sys.stderr)
         return 2
-    sections = [made(make, args.impl, args.out) for make in SECTIONS]
+    sections = [made_and_timed(name, args.impl, args.out) for name in SECTIONS]
     path = page.write(sections, args.out)
     if args.json:
         write_atomically(args.json, page.as_json(sections))

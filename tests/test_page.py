@@ -1,10 +1,12 @@
 """The page as text: the verdict over all sections, what stands at its top, and sections that could not run."""
 
+import importlib
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import pytest
 from markupsafe import Markup
@@ -67,6 +69,16 @@ def breaks(implementation_name, out):
     raise ValueError("a mistake of ours")
 
 
+def have_sections(monkeypatch, makers):
+    """Modules of the page's folder, each with a section that one of the functions makes."""
+    names = [f"made_up_{i}" for i in range(len(makers))]
+    for name, make in zip(names, makers, strict=True):
+        module = types.ModuleType(f"reports.{name}")
+        module.TITLE, module.section = name, make
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(whole, "SECTIONS", names)
+
+
 @pytest.mark.parametrize(
     ("makers", "code"),
     [
@@ -77,7 +89,7 @@ def breaks(implementation_name, out):
     ids=["could_not_run", "different", "not_needed"],
 )
 def test_a_section_that_cannot_run_does_not_take_the_others_with_it(makers, code, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(whole, "SECTIONS", makers)
+    have_sections(monkeypatch, makers)
     assert whole.main(["--out", str(tmp_path), "--json", str(tmp_path / "verdict.json")]) == code
     html = (tmp_path / "index.html").read_text()
     assert "a was judged." in html and "not run</span>" in html
@@ -88,15 +100,22 @@ def test_a_section_that_cannot_run_does_not_take_the_others_with_it(makers, code
 
 
 def test_a_section_that_breaks_says_how_and_shows_where(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(whole, "SECTIONS", [breaks, lambda name, out: section("a")])
+    have_sections(monkeypatch, [breaks, lambda name, out: section("a")])
     assert whole.main(["--out", str(tmp_path)]) == 2
     assert "It failed with ValueError: a mistake of ours" in (tmp_path / "index.html").read_text()
     assert "in breaks" in capsys.readouterr().err
 
 
 def test_the_sections_of_the_page_have_titles_where_they_cannot_run():
-    for make in whole.SECTIONS:
-        assert sys.modules[make.__module__].TITLE[0].isupper()
+    for name in whole.SECTIONS:
+        module = importlib.import_module(f"reports.{name}")
+        assert module.TITLE[0].isupper() and callable(module.section)
+
+
+def test_a_process_that_a_section_starts_imports_no_other_section():
+    code = "import sys, reports.__main__; print(sorted({'matplotlib', 'scipy', 'torch'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_an_implementation_that_is_not_there_makes_no_page(tmp_path, capsys):
