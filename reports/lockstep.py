@@ -241,10 +241,11 @@ def renewed(args: argparse.Namespace) -> tuple[Verdict, dict[str, Any]]:
     loop = {"num_steps": args.steps} if args.steps else {}
     lives = [described(kind, seed, **loop) for kind in kinds for seed in seeds]
     shortest = min(life.loop.num_steps for life in lives)
-    if not STEPS_AFTER_RENEWAL <= args.renew < shortest:
+    longest = shortest - STEPS_AFTER_RENEWAL
+    if not STEPS_AFTER_RENEWAL <= args.renew <= longest:
         raise CannotRun(
             f"--renew takes from {STEPS_AFTER_RENEWAL} steps, so that a mistake in what is taken over can show, "
-            f"to {shortest - 1}, so that something is taken over at all; got {args.renew}."
+            f"to {longest}, so that {STEPS_AFTER_RENEWAL} steps are lived after something was; got {args.renew}."
         )
     origin = renewed_life.provenance()
     return renewed_life.run(lives, args.renew, _edits(args), args.jobs, args.out / "lockstep" / "live", origin), origin

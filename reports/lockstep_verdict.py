@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import mannwhitneyu
@@ -28,9 +29,18 @@ DRIFT_LIMIT = 20.0  # times the original's own
 # when the original was moved by 1e-16: no rounding.
 EARLIEST = 0.5
 # Where the port goes on from the original's state: how far the parameters may drift, of their norm, in so many learner
-# steps after that; about what is asked of the layer agent/learner_steps.
+# steps after that, and how far any tensor of the learner's state may be off, of its largest number, so many steps after
+# that. It is what is asked of the layer agent/learner_steps.
 STEPS_AFTER_RENEWAL, DRIFT_AFTER_RENEWAL = 20, 1e-10
 CHANCE = 0.05  # in float32: how probable it may be that what parts earlier does so by chance
+
+
+class StateDistance(NamedTuple):
+    """The tensor of the learner's state that is furthest off after so many steps, of its largest number."""
+
+    step: int
+    tensor: str
+    distance: float
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,7 @@ class Lived:
         to_truth: in float32, how far the port is from the original's float64 life, in times of the original's own
             distance in float32; NaN if not known.
         renewed: 0, or after how many steps, again and again, the port took over the original's state.
+        states: of such a life, how far the learner's whole state was off some steps after each time.
     """
 
     kind: str
@@ -57,6 +68,7 @@ class Lived:
     wide: Comparison | None = None
     to_truth: float = float("nan")
     renewed: int = 0
+    states: Sequence[StateDistance] = ()
 
     @property
     def own_firsts(self) -> list[float]:
@@ -78,6 +90,12 @@ class Lived:
         firsts = [drift[i : i + self.renewed][learned[i : i + self.renewed]][:STEPS_AFTER_RENEWAL] for i in starts]
         steps = np.concatenate(firsts) if firsts else np.zeros(0)
         return float(steps.max()) if steps.size else float("nan")
+
+    @property
+    def furthest_state(self) -> StateDistance:
+        """The one that is furthest off; what is no number is, and so is nothing."""
+        nothing = StateDistance(0, "nothing was compared", float("nan"))
+        return max(self.states, key=lambda one: (np.isnan(one.distance), one.distance), default=nothing)
 
     def check(self) -> None:
         """Raises CannotRun where there is nothing to judge by."""
@@ -163,10 +181,16 @@ class Group:
         return float(np.max([one.drift_after_renewal for one in self.lived]))
 
     @property
+    def furthest_state(self) -> StateDistance:
+        """The one that is furthest off, over all lives."""
+        return max((one.furthest_state for one in self.lived), key=lambda one: (np.isnan(one.distance), one.distance))
+
+    @property
     def is_equal(self) -> bool:
         """The verdict."""
         if self.renewed:
-            return self.acts_alike and self.drift_after_renewal <= DRIFT_AFTER_RENEWAL  # which NaN is not
+            distances = (self.drift_after_renewal, self.furthest_state.distance)
+            return self.acts_alike and all(x <= DRIFT_AFTER_RENEWAL for x in distances)  # which NaN is not
         return self.acts_alike and not self.ratio > DRIFT_LIMIT
 
     @property
@@ -196,9 +220,11 @@ class Group:
         first = f"first different action: {in_words(self.first)}"
         if self.renewed:
             drift = f"drift in {STEPS_AFTER_RENEWAL} learner steps after that {self.drift_after_renewal:.1e}"
+            state = self.furthest_state
             return (
-                f"{first}; the original's state was taken over every {self.renewed} steps; {drift} (at most "
-                f"{DRIFT_AFTER_RENEWAL:g}), before the next time {self.worst_drift:.1e}"
+                f"{first}; the original's state was taken over every {self.renewed} steps; {drift}, of the whole state "
+                f"then {state.distance:.1e} ({state.tensor}, step {state.step}; both at most {DRIFT_AFTER_RENEWAL:g}), "
+                f"of the parameters before the next time {self.worst_drift:.1e}"
             )
         own = f"the original against itself: {in_words(self.own_first)}"
         if self.dtype == "float32" and self.first < self.own_first:

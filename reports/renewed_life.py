@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -31,11 +32,15 @@ from parity.lockstep import compare
 from parity.side_by_side import Piece, run_all
 from parity.store import FixtureError, canonical, write_atomically
 from parity.tapes import Recording, Tape, first_difference, tape_bytes, tape_from
-from reports.lockstep_verdict import Lived, Verdict
+from reports.lockstep_verdict import STEPS_AFTER_RENEWAL, Lived, StateDistance, Verdict
 from reports.port_life import PortLoop
 
 DTYPE = "float64"  # in float32 two programs part within some tens of steps, wherever they begin
 LOGITS = "agent_outs/logits"
+ADAPTERS = {  # rule -> module of the port's adapter, and its functions from the flat state of a learner and to it
+    "disco": ("learning", "learner_state", "flat_learner_state"),
+    "actor_critic": ("rules", "actor_critic_state", "flat_actor_critic_state"),
+}
 
 
 def provenance() -> dict[str, Any]:
@@ -95,19 +100,24 @@ def _key(life: Life, weights: Arrays, edits: Sequence[Edit], origin: dict[str, A
 
 
 def _files(path: Path) -> list[Path]:
-    """Of the original's tape and of the port's, which is written last."""
-    return [path.with_name(f"{path.name}.{who}.safetensors") for who in ("original", "port")]
+    """Of the distances of states, of the original's tape and of the port's, which is written last."""
+    endings = ("states.json", "original.safetensors", "port.safetensors")
+    return [path.with_name(f"{path.name}.{ending}") for ending in endings]
 
 
 def live_and_keep(of: Life, every: int, edits: Sequence[Edit], path: Path, tell: Callable[[int], Any]) -> None:
     """Both lives, written down as soon as they are over."""
-    for tape, file in zip(live(of, every, edits, tell), _files(path), strict=True):
-        write_atomically(file, tape_bytes(tape))
+    ref, got, states = live(of, every, edits, tell)
+    contents = (json.dumps(states).encode(), tape_bytes(ref), tape_bytes(got))
+    for content, file in zip(contents, _files(path), strict=True):
+        write_atomically(file, content)
 
 
 def _lived(of: Life, every: int, edits: Sequence[Edit], path: Path) -> Lived:
-    ref, got = (tape_from(file.read_bytes(), of, DTYPE, 0) for file in _files(path))
-    return Lived(kind_of(of), of.name, DTYPE, compare(ref, got), {}, renewed=every)
+    distances, *tapes = _files(path)
+    ref, got = (tape_from(file.read_bytes(), of, DTYPE, 0) for file in tapes)
+    states = [StateDistance(*one) for one in json.loads(distances.read_bytes())]
+    return Lived(kind_of(of), of.name, DTYPE, compare(ref, got), {}, renewed=every, states=states)
 
 
 def original_life(of: Life) -> tuple[Arrays, Any]:
@@ -123,7 +133,7 @@ def live(
     edits: Sequence[Edit],
     tell: Callable[[int], Any],
     begin: Callable[[Life], tuple[Arrays, Any]] = original_life,
-) -> tuple[Tape, Tape]:
+) -> tuple[Tape, Tape, list[StateDistance]]:
     """Lives until the end, or until an action differs.
 
     Args:
@@ -134,13 +144,13 @@ def live(
         begin: gives the first parameters and the life beside the port; the original's.
 
     Returns:
-        The tape of the original, and that of the port.
+        The tape of the original, that of the port, and how far the port's state was off some steps after each renewal.
     """
     params, there = begin(of)
     with edited(*edits) if edits else nullcontext():
         here = PortLoop(of, DTYPE, params)
         ref, got = Recording(of, DTYPE), Recording(of, DTYPE)
-        remembered, first = list[np.ndarray](), None
+        remembered, states, first = list[np.ndarray](), list[StateDistance](), None
         for step in there.steps():
             actions, perturbed = here.step(got)
             _check_noise(of, len(ref), step.noise, here.noise.last)
@@ -150,14 +160,46 @@ def live(
             first = first_difference(len(ref) - 1, step.rollout["actions"], actions, perturbed)
             if first is not None:
                 break
+            if len(ref) % every == STEPS_AFTER_RENEWAL % every:
+                states.append(state_distance(len(ref), there.learner, port_state(here, of)))
             if len(ref) % every == 0:
                 renew(here, of, there.learner, np.concatenate(remembered, axis=1))
-    return ref.tape(), replace(got.tape(), first=first)
+    return ref.tape(), replace(got.tape(), first=first), states
 
 
 def _check_noise(of: Life, step: int, theirs: np.ndarray, ours: np.ndarray) -> None:
     if not np.array_equal(theirs, ours):
         raise FixtureError(f"{of.name}: the noise of step {step} is not the same on both sides.")
+
+
+def _adapter(of: Life) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The port's functions that make a learner's state of a flat one, and a flat one of it."""
+    module, *names = ADAPTERS[of.rule]
+    make, flatten = (getattr(importlib.import_module(f"port.adapter.{module}"), name) for name in names)
+    return make, flatten
+
+
+def port_state(here: PortLoop, of: Life) -> Arrays:
+    """The port's learner, flat, by the names of the learner step's layer."""
+    _, flatten = _adapter(of)
+    return {name: x.numpy() for name, x in flatten(here.life.state, of.settings).items()}
+
+
+def state_distance(step: int, ref: Arrays, got: Arrays) -> StateDistance:
+    """The tensor that is furthest off, of its largest number; infinitely, where that is 0 and the other is not."""
+    if ref.keys() != got.keys():
+        odd = ", ".join(sorted(ref.keys() ^ got.keys()))
+        raise CannotRun(f"After {step} steps only one of the port and the original has this in its state: {odd}.")
+    found = {name: _distance(np.asarray(ref[name], np.float64), np.asarray(got[name], np.float64)) for name in ref}
+    worst = max(found, key=lambda name: (np.isnan(found[name]), found[name]))
+    return StateDistance(step, worst, found[worst])
+
+
+def _distance(ref: np.ndarray, got: np.ndarray) -> float:
+    off, scale = float(np.abs(ref - got).max(initial=0.0)), float(np.abs(ref).max(initial=0.0))
+    if off == 0.0:
+        return 0.0
+    return off / scale if scale else float("inf")
 
 
 def renew(here: PortLoop, of: Life, learner: Arrays, logits: np.ndarray) -> None:
@@ -169,8 +211,7 @@ def renew(here: PortLoop, of: Life, learner: Arrays, logits: np.ndarray) -> None
         learner: the original's, flat, by the names of the learner step's layer.
         logits: [L, N, A], by which all N trajectories so far were acted there.
     """
-    module, name = ("learning", "learner_state") if of.rule == "disco" else ("rules", "actor_critic_state")
-    state_of = getattr(importlib.import_module(f"port.adapter.{module}"), name)
+    state_of, _ = _adapter(of)
     here.life.state = state_of({name: torch.tensor(np.asarray(x)) for name, x in learner.items()}, of.settings)
     kept, rest = here.life.buffer.save()
     N = logits.shape[1]

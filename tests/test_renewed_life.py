@@ -15,7 +15,7 @@ from parity.lockstep import Comparison, compare
 from port.adapter.learning import flat_learner_state
 from port.adapter.rules import flat_actor_critic_state
 from reports import lockstep, lockstep_page, renewed_life
-from reports.lockstep_verdict import DRIFT_AFTER_RENEWAL, STEPS_AFTER_RENEWAL, Group, Lived, Verdict
+from reports.lockstep_verdict import DRIFT_AFTER_RENEWAL, STEPS_AFTER_RENEWAL, Group, Lived, StateDistance, Verdict
 from reports.port_life import PortLoop, agent_of
 
 EVERY, STEPS = 6, 20
@@ -59,8 +59,8 @@ def lived(kind, edits=(), move=0):
     def begin(of):
         return params, PortAsOriginal(of, tapes.moved(params, "float64", move))
 
-    ref, got = renewed_life.live(of, EVERY, edits, lambda step: None, begin)
-    return Lived(kind, of.name, "float64", compare(ref, got), {}, renewed=EVERY)
+    ref, got, states = renewed_life.live(of, EVERY, edits, lambda step: None, begin)
+    return Lived(kind, of.name, "float64", compare(ref, got), {}, renewed=EVERY, states=states)
 
 
 def group(one):
@@ -73,6 +73,8 @@ def test_the_same_life_is_equal_to_the_bit(kind):
     assert one.port.first is None
     assert one.port.steps == STEPS
     assert not one.port.drift.any()
+    assert [state.step for state in one.states] == [2, 8, 14, 20]
+    assert [state.distance for state in one.states] == [0.0] * 4
     assert group(one).is_equal
     assert f"every {EVERY} steps" in Verdict([one], {}, 0.0).groups[0].sentence()
 
@@ -96,7 +98,17 @@ def test_a_mistake_shows_right_after_the_state_was_taken_over(plant):
 def test_a_single_other_action_is_different_however_small_the_drift():
     one = lived("actor_critic")
     first = tapes.FirstDifference(STEPS - 1, 0, 0)
-    assert not group(Lived("actor_critic", "x", "float64", _with(one.port, first=first), {}, renewed=EVERY)).is_equal
+    assert group(one).is_equal
+    assert not group(_with(one, port=_with(one.port, first=first))).is_equal
+
+
+def test_a_mistake_in_what_is_taken_over_shows_before_it_is():
+    slightly = Edit("port.optim", "(1.0 - coeff) * online", "(1.0 - coeff) * (1.0 + 1e-8) * online")
+    one = lived("embedded", (slightly,))
+    assert one.port.first is None and one.drift_after_renewal <= DRIFT_AFTER_RENEWAL  # so nothing else tells
+    assert one.furthest_state.tensor.startswith("meta_state/target_params/")
+    assert one.furthest_state.distance > DRIFT_AFTER_RENEWAL
+    assert not group(one).is_equal
 
 
 BEFORE_LEARNING = 7
@@ -128,8 +140,40 @@ def test_what_is_no_number_is_not_equal_in_whichever_life(step):
 
 def test_nothing_learned_is_not_equal():
     one = drifting(0, 0.0)
-    compared = _with(one.port, has_learned=np.zeros_like(one.port.has_learned))
-    assert not group(Lived("actor_critic", "x", "float64", compared, {}, renewed=one.renewed)).is_equal
+    assert group(one).is_equal
+    assert not group(_with(one, port=_with(one.port, has_learned=np.zeros_like(one.port.has_learned)))).is_equal
+
+
+@pytest.mark.parametrize(
+    "distances", [(), (np.nan,), (0.0, np.nan), (np.nan, 0.0), (0.0, 2 * DRIFT_AFTER_RENEWAL), (np.inf, 0.0)]
+)
+def test_a_state_that_is_off_or_was_not_compared_is_not_equal_in_whichever_life(distances):
+    fine, states = drifting(0, 0.0), [StateDistance(i, "x", distance) for i, distance in enumerate(distances)]
+    assert group(fine).is_equal
+    for lives_ in ([_with(fine, states=states)], [fine, _with(fine, states=states)]):
+        assert not Group("actor_critic", "float64", lives_).is_equal
+
+
+@pytest.mark.parametrize(
+    ("ref", "got", "tensor", "distance"),
+    [
+        ({"a": [1.0, 4.0], "b": [0.0]}, {"a": [1.0, 4.0], "b": [0.0]}, None, 0.0),
+        ({"a": [1.0, 4.0], "b": [2.0]}, {"a": [1.5, 4.0], "b": [2.5]}, "b", 0.25),
+        ({"a": [1.0, 4.0], "b": [0.0]}, {"a": [9.0, 4.0], "b": [1e-300]}, "b", np.inf),
+        ({"a": [1.0, 4.0], "b": [0.0]}, {"a": [1.0, np.nan], "b": [1.0]}, "a", np.nan),
+        ({"a": [], "b": [1]}, {"a": [], "b": [2]}, "b", 1.0),
+    ],
+)
+def test_states_are_compared_tensor_by_tensor(ref, got, tensor, distance):
+    arrays = ({name: np.array(x) for name, x in of.items()} for of in (ref, got))
+    found = renewed_life.state_distance(7, *arrays)
+    assert found.step == 7 and found.distance == pytest.approx(distance, nan_ok=True)
+    assert tensor in (None, found.tensor)
+
+
+def test_states_of_other_names_are_a_sentence():
+    with pytest.raises(CannotRun, match="After 7 steps only one of .* has this in its state: b, c"):
+        renewed_life.state_distance(7, {"a": np.ones(1), "b": np.ones(1)}, {"a": np.ones(1), "c": np.ones(1)})
 
 
 def drifting(step, drift):
@@ -138,7 +182,8 @@ def drifting(step, drift):
     loss = np.where(steps < BEFORE_LEARNING, np.nan, 0.0)
     drifts = np.where(steps == step, drift, 0.0)
     compared = Comparison("x", "float64", len(steps), 1, None, loss, drifts, steps >= BEFORE_LEARNING)
-    return Lived("actor_critic", "x", "float64", compared, {}, renewed=3 * STEPS_AFTER_RENEWAL)
+    states = [StateDistance(STEPS_AFTER_RENEWAL, "x", 0.0)]
+    return Lived("actor_critic", "x", "float64", compared, {}, renewed=3 * STEPS_AFTER_RENEWAL, states=states)
 
 
 def test_a_different_action_is_told_with_its_margin():
@@ -153,7 +198,7 @@ def test_a_different_action_is_told_with_its_margin():
                     step.rollout["actions"][2, 1] = (step.rollout["actions"][2, 1] + 1) % 3
                 yield step
 
-    ref, got = renewed_life.live(of, EVERY, (), lambda step: None, lambda of: (params, Other(of, params)))
+    ref, got, _ = renewed_life.live(of, EVERY, (), lambda step: None, lambda of: (params, Other(of, params)))
     first = compare(ref, got).first
     assert first[:3] == (3, 2, 1)
     assert first.margin > 0
@@ -186,7 +231,7 @@ def _with(compared, **changes):
         (["--renew", "50", "--live", "--tapes", "x"], "without --quick and --tapes"),
         (["--renew", "50", "--live", "--dtypes", "float32"], "is in float64"),
         (["--renew", "19", "--live"], "--renew takes from 20 steps"),
-        (["--renew", "100", "--live", "--steps", "100"], "to 99"),
+        (["--renew", "100", "--live", "--steps", "119"], "to 99"),
         (["--renew", "100", "--live", "--steps", "0"], "--steps takes at least 1"),
     ],
 )
@@ -232,8 +277,8 @@ def test_the_original_lives_beside_the_port(kind, monkeypatch):
     known = {name: value for name, value in execution.QUICK.items() if execution.is_known(name)}
     monkeypatch.setattr(closed_loop, "COMPILER_OPTIONS", known)
     of = life(kind)
-    ref, got = renewed_life.live(of, EVERY, (), lambda step: None)
-    one = Lived(kind, of.name, "float64", compare(ref, got), {}, renewed=EVERY)
+    ref, got, states = renewed_life.live(of, EVERY, (), lambda step: None)
+    one = Lived(kind, of.name, "float64", compare(ref, got), {}, renewed=EVERY, states=states)
     assert group(one).is_equal, group(one).sentence()
     assert one.port.steps == STEPS
     assert one.port.drift[EVERY - 1] > 0  # two programs, each of which rounds in its own way
