@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 T = TypeVar("T")
 LOOK_EVERY = 0.5  # seconds
+SAY_EVERY = 15.0  # seconds
 Tell = Callable[[int], None]
 
 
@@ -51,6 +53,26 @@ def bars() -> Progress:
     return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True))
 
 
+class Lines:
+    """What bars show, as a line now and then, where stderr is no terminal and shows none."""
+
+    def __init__(self, progress: Progress, clock: Callable[[], float] = time.monotonic):
+        """Takes the bars."""
+        self._progress, self._clock, self._began = progress, clock, clock()
+        self._last = self._began
+
+    def say(self) -> None:
+        """Prints the line, if the last one was a while ago."""
+        if self._progress.console.is_terminal or self._clock() - self._last < SAY_EVERY:
+            return
+        self._last = self._clock()
+        running = [task for task in self._progress.tasks if 0 < task.completed < (task.total or 0)]
+        told = [f"{task.description}: {task.completed:.0f} of {task.total:.0f}" for task in running]
+        ended = sum(task.finished for task in self._progress.tasks)
+        told.append(f"{ended} of {len(self._progress.tasks)} ended, {self._last - self._began:.0f} s so far")
+        print("; ".join(told), file=sys.stderr, flush=True)
+
+
 def run_all(function: Callable[..., T], pieces: Sequence[Piece], processes: int) -> Iterator[T]:
     """Results in the order in which they come.
 
@@ -70,11 +92,12 @@ def run_all(function: Callable[..., T], pieces: Sequence[Piece], processes: int)
     with context.Manager() as manager, workers as pool, bars() as progress:
         told: Any = manager.Queue()
         shown = {piece.name: progress.add_task(piece.name, total=piece.steps) for piece in pieces}
-        waiting = {pool.submit(_run, function, piece, told) for piece in pieces}
+        waiting, lines = {pool.submit(_run, function, piece, told) for piece in pieces}, Lines(progress)
         try:
             while waiting:
                 done, waiting = wait(waiting, timeout=LOOK_EVERY, return_when=FIRST_COMPLETED)
                 _show(told, shown, progress)
+                lines.say()
                 for task in done:
                     yield task.result()
         except BaseException:

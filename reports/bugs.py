@@ -31,6 +31,7 @@ from parity.bugs.kill import LIFETIME, NOT_RUN, TIERS, Kill, hunt_by_name, prepa
 from parity.bugs.reach import Entered, source_digest
 from parity.implementation import CannotRun
 from parity.layers import REGISTRY
+from parity.side_by_side import Lines
 from parity.store import FixtureError, Store, write_atomically
 from reports import page
 
@@ -88,7 +89,7 @@ class Hunt:
 
     def __init__(self, bugs: Sequence[Bug], pool: Executor, progress: Progress):
         """Takes the mistakes and those who hunt; nothing runs yet."""
-        self.bugs, self.pool, self.progress = bugs, pool, progress
+        self.bugs, self.pool, self.progress, self.lines = bugs, pool, progress, Lines(progress)
         self.kills: dict[str, Kill] = {}
 
     def _all(self, title: str, function: Callable[..., T], given: Sequence[tuple[Any, ...]]) -> Iterator[T]:
@@ -97,6 +98,7 @@ class Hunt:
         for task in as_completed([self.pool.submit(function, *arguments) for arguments in given]):
             yield task.result()
             self.progress.advance(shown)
+            self.lines.say()
 
     def prepare(self, layers: Sequence[str]) -> dict[str, Entered]:
         """What each layer enters; proves that without a mistake there is nothing to find."""

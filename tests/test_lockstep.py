@@ -1,11 +1,14 @@
 """Lockstep: a life beside a tape is compared action for action, and what differs is told, quickly and at its place."""
 
 import dataclasses
+import io
 import json
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
+from rich.progress import Progress
 
 from parity import lives, side_by_side, tapes
 from parity.bugs import Edit, catalogue, edits_of
@@ -92,6 +95,21 @@ def test_a_process_that_has_loaded_torch_already_computes_with_one_thread_too(mo
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_where_no_bar_is_seen_a_line_now_and_then_tells_how_far_things_are(is_terminal, capsys):
+    now = [0.0]
+    progress = Progress(console=Console(file=io.StringIO(), force_terminal=is_terminal), auto_refresh=False)
+    lines = side_by_side.Lines(progress, lambda: now[0])
+    first, second, _ = (progress.add_task(name, total=9) for name in ("first", "second", "third"))
+    progress.update(first, completed=9)
+    progress.update(second, completed=4)
+    for seconds in (side_by_side.SAY_EVERY - 1, side_by_side.SAY_EVERY, side_by_side.SAY_EVERY + 1):
+        now[0] = seconds
+        lines.say()
+    said = capsys.readouterr().err
+    assert said == ("" if is_terminal else "second: 4 of 9; 1 of 3 ended, 15 s so far\n")
 
 
 def test_the_same_life_is_in_lockstep(recorded, tmp_path):
