@@ -70,6 +70,9 @@ def reference(request: pytest.FixtureRequest, implementation: Implementation) ->
         end(f"{implementation.name} {NO_REFERENCE} here. {error}")
     if speaking.name == implementation.name:
         end(f"{implementation.name} {NO_REFERENCE} here but itself, which would prove nothing.")
+    cache = getattr(request.config, "cache", None)  # of pytest; `--cache-clear` empties it
+    if cache is not None and hasattr(speaking, "keep_programs"):
+        speaking.keep_programs(cache.mkdir("disco-parity-programs"))
     return speaking
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import os
+import platform
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 # Read when JAX's backend starts, so they are set before it is imported. One thread, so that sums are always taken in
@@ -21,6 +24,7 @@ for _name, _value in FLAGS.items():
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
+from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
 
 Arrays = dict[str, np.ndarray]
 Tensors = dict[str, jax.Array]
@@ -76,6 +80,32 @@ def is_known(option: str) -> bool:
     return True
 
 
+def _processor() -> str:
+    """A digest of what machine code is made for."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    told = sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
+    return hashlib.sha256("\n".join([platform.machine(), platform.processor(), *told]).encode()).hexdigest()[:12]
+
+
+def keep_programs(folder: Path) -> None:
+    """From now on keeps what is compiled for the next process that compiles the same, which halves what checks take.
+
+    What is the same is for JAX to say: its version, flags and options and the computation, so that another original is
+    another program. The recorder does not use it: two recordings that must agree are compiled twice.
+    """
+    if jax.config.jax_compilation_cache_dir:  # as the caller has set it
+        return
+    own = folder / _processor()
+    own.mkdir(parents=True, exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", str(own))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    compilation_cache.reset_cache()  # so that it looks there, if it has compiled something already
+
+
 def on_host(layer: LayerFn) -> LayerFn:
     """Marks a layer that JAX cannot trace, because it is Python and NumPy: it runs as it is, on concrete arrays."""
     layer.is_on_host = True  # type: ignore[attr-defined]
@@ -95,6 +125,10 @@ class JaxImplementation:
     def as_users_compile(self) -> JaxImplementation:
         """The same layers, compiled as users do: the originals of the goldens."""
         return JaxImplementation(self.name, self.description, self.layers, quick=False)
+
+    def keep_programs(self, folder: Path) -> None:
+        """Keeps what is compiled from now on in a folder; optional in the contract."""
+        keep_programs(folder)
 
     def forget_programs(self) -> None:
         """Drops what was compiled; each program holds memory maps."""
