@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from port import agent_net, distributed, names, ops, optim, pieces, rules
+from port import distributed, names, ops, optim, pieces, rollout_checks, rules
 from port.agent_net import Learned
 from port.config import AgentConfig, DiscoConfig, is_size
 from port.distributed import Averaging
@@ -64,50 +64,6 @@ def rule_inputs(
         learned=learned,
         value_out=value_out,
     )
-
-
-def check_rollout(rollout: Rollout) -> None:
-    """Raises an error where the fields of a rollout do not have the same T+1 and B, or hold what is no number.
-
-    ValueError, KeyError where there are no logits, TypeError where a field is no tensor.
-    """
-    fields: dict[str, Tensor] = {"actions": rollout.actions, "discounts": rollout.discounts}
-    fields |= {f"observations[{i}]": x for i, x in enumerate(agent_net.leaves(rollout.observations))}
-    fields |= {f"agent_outs/{name}": x for name, x in rollout.agent_outs.items()}
-    ops.check_tensors(rewards=rollout.rewards, **fields)
-    lead = tuple(rollout.rewards.shape)
-    if len(lead) != 2 or lead[0] < 2 or lead[1] < 1:
-        raise ValueError(f"Rewards of a rollout must be [T+1, B] with at least 2 steps of 1 environment; got {lead}.")
-    if "logits" not in rollout.agent_outs:
-        raise KeyError("The rollout's agent_outs lack logits; keep those of the network that acted.")
-    for name, x in fields.items():
-        if tuple(x.shape[:2]) != lead:
-            raise ValueError(f"Rewards are [T+1, B] = {lead}, but {name} is {tuple(x.shape)}.")
-        if bool(x.isnan().any()):  # minus infinity may stand in logits, for what cannot be chosen
-            raise ValueError(f"The rollout's {name} holds NaN; look at what made it.")
-    if not bool(rollout.rewards.isfinite().all()):
-        raise ValueError("The rollout's rewards are not all finite; look at what made them.")
-
-
-def check_dtypes(rollout: Rollout, params: Params, meta_params: Params | None) -> None:
-    """Raises ValueError where what is computed with is not all in the dtype of the agent's parameters."""
-    dtype = next(iter(params.values())).dtype
-    found = {f"parameter {name}": x.dtype for name, x in params.items()}
-    found |= {f"meta-parameter {name}": x.dtype for name, x in (meta_params or {}).items()}
-    found |= {"agent_outs/logits of the rollout": rollout.agent_outs["logits"].dtype}
-    if rollout.rewards.is_floating_point():
-        found |= {"rewards of the rollout": rollout.rewards.dtype}
-    for name, other in found.items():
-        if other != dtype:
-            raise ValueError(f"The agent learns in {dtype}, but {name} is {other}; make all of one dtype.")
-
-
-def check_policy(rollout: Rollout, num_actions: int) -> None:
-    """Raises ValueError where a rollout comes from a policy over another number of actions."""
-    if rollout.agent_outs["logits"].shape[2:] != (num_actions,):
-        got = tuple(rollout.agent_outs["logits"].shape)
-        raise ValueError(f"The rollout's agent_outs/logits are {got}; the agent has {num_actions} actions.")
-    ops.check_actions(rollout.actions, num_actions)
 
 
 def _tracked(params: Params, keep_graph: bool) -> Params:
@@ -298,11 +254,11 @@ class Agent:
 
         Reference: disco_rl/agent.py::Agent.learner_step
         """
-        check_rollout(rollout)
-        check_policy(rollout, self.num_actions)
+        rollout_checks.check_rollout(rollout)
+        rollout_checks.check_policy(rollout, self.num_actions)
         self._check_state(state)
         self.rule.check_meta_params(meta_params)
-        check_dtypes(rollout, state.params, meta_params)
+        rollout_checks.check_dtypes(rollout, state.params, meta_params)
         is_on_cpu = next(iter(state.params.values())).device.type == "cpu"
         with pieces.team() if is_on_cpu and self._learns_fast and not is_meta_training else nullcontext():
             return self._learn(rollout, state, meta_params, is_meta_training, value_out)

@@ -38,10 +38,11 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from port import agent_net, distributed, nets, ops, optim, trees, value_fn
-from port.agent import Agent, check_policy, check_rollout
+from port.agent import Agent
 from port.config import check_numbers
 from port.disco import Disco
 from port.distributed import Averaging
+from port.rollout_checks import check_policy, check_rollout
 from port.types import AdamState, LearnerState, Logs, Outputs, Params, Rollout
 from port.value_fn import ValueFnConfig, ValueState
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from port.agent import check_rollout
+from port.rollout_checks import check_rollout
 from port.types import Rollout
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections import deque
 from collections.abc import Callable
@@ -15,20 +14,18 @@ import torch
 from torch import nn
 
 from port import evaluation, trees, weights
-from port.agent import Agent
 from port.config import AgentConfig, PolicyGradientConfig
 from port.distributed import Averaging
-from port.environments import Catch
 from port.folder_lock import FolderLock
 from port.meta_train.checkpoint import replace_file
 from port.networks import MlpNetwork, ModuleNetwork
 from port.replay import ReplayBuffer
-from port.training import checkpoint, gym, logs, ranks, rollouts
+from port.training import checkpoint, gym, logs, ranks, rollouts, setup
 from port.training.checkpoint import Checkpoint
 from port.training.config import TrainConfig
 from port.training.rollouts import Episode, Stream
 from port.training.rule import load_rule
-from port.training.world import World, obs_spec, tree_map
+from port.training.world import obs_spec
 from port.types import LearnerState, Params, Rollout
 
 LAST_EPISODES = 100  # over which the running mean is taken
@@ -66,26 +63,6 @@ class Scores(NamedTuple):
     def mean(self) -> float:
         """The mean return."""
         return float(self.returns.mean())
-
-
-def as_world(env: Any, dtype: torch.dtype) -> World:
-    """What was given as a world; TypeError or ValueError says what to give instead."""
-    if gym.is_vector_env(env):
-        return gym.GymWorld(env, dtype)
-    if all(hasattr(env, name) for name in ("reset", "step", "save", "restore", "example", "num_envs", "num_actions")):
-        world: World = env
-        return world
-    if isinstance(env, Catch):
-        raise TypeError("Say how many boards of Catch there are to be: port.CatchWorld(catch, num_envs=8).")
-    if hasattr(env, "action_space"):
-        raise TypeError(
-            f"{env} is a single environment; a trainer acts in several at once. Make them with "
-            "gymnasium.make_vec(name, num_envs=8), or gymnasium.vector.SyncVectorEnv([make_one] * 8)."
-        )
-    raise TypeError(
-        f"{type(env).__name__} is no environment; give a Gymnasium vector environment, port.StepFunctions or "
-        "port.CatchWorld."
-    )
 
 
 class Trainer:
@@ -136,16 +113,16 @@ class Trainer:
             )
         if isinstance(agent.rule, PolicyGradientConfig):
             raise ValueError("The policy-gradient rule needs a value function outside the agent; train by another.")
-        self.world = as_world(env, dtype)
+        self.world = setup.as_world(env, dtype)
         self.averaging = averaging
-        self.agent = _make_agent(agent, self.world, network, dtype, averaging)
-        self.meta_params = _moved(meta_params, dtype, self.config.device)
+        self.agent = setup.make_agent(agent, self.world, network, dtype, averaging)
+        self.meta_params = setup.moved(meta_params, dtype, self.config.device)
         self.out = Path(out) if out is not None else None
         self._generator = torch.Generator(self.config.device).manual_seed(self.config.seed)
         self.state: LearnerState = self.agent.initial_learner_state(self._generator, dtype)
         self._check_ranks("first")
         self._generator = ranks.own_generator(self._generator, self.config.seed, averaging)
-        self._log_names = _trial(self.agent, self.state, self.meta_params, self.world, self.config.device)
+        self._log_names = setup.log_names(self.agent, self.state, self.meta_params, self.world, self.config.device)
         self._buffer = ReplayBuffer(self.config.capacity, ranks.own_seed(self.config.replay_seed, self.rank))
         self._stream: Stream | None = None
         self._recent: deque[float] = deque(maxlen=LAST_EPISODES)
@@ -257,7 +234,7 @@ class Trainer:
             is_greedy: whether to take the likeliest action instead of drawing one.
             seed: of actions and environments.
         """
-        world = as_world(env, self.config.torch_dtype)
+        world = setup.as_world(env, self.config.torch_dtype)
         if obs_spec(world) != obs_spec(self.world) or world.num_actions != self.world.num_actions:
             raise ValueError(
                 f"The agent was made for observations of {obs_spec(self.world)} and {self.world.num_actions} actions; "
@@ -397,34 +374,6 @@ class Trainer:
             self._stream = trees.unflatten(like, checkpoint.part(tensors, "stream/"))
         self.step, self.frames, self.episodes = (numbers[name] for name in ("step", "frames", "episodes"))
         self._recent.extend(numbers["recent"])
-
-
-def _make_agent(
-    config: AgentConfig, world: World, network: nn.Module | None, dtype: torch.dtype, averaging: Averaging | None
-) -> Agent:
-    """The agent for a world, with a module of the caller's own if there is one."""
-    spec, A = obs_spec(world), world.num_actions
-    if network is None:
-        return Agent(config, spec, A, averaging=averaging)
-    if not isinstance(network, nn.Module):
-        raise TypeError(f"The network is a {type(network).__name__}; give a torch.nn.Module.")
-    return Agent(config, spec, A, ModuleNetwork(copy.deepcopy(network).to(dtype), config, A, world.example), averaging)
-
-
-def _moved(params: Params | None, dtype: torch.dtype, device: str) -> Params | None:
-    return None if params is None else {name: p.to(device, dtype) for name, p in params.items()}
-
-
-def _trial(agent: Agent, state: LearnerState, meta_params: Params | None, world: World, device: str) -> list[str]:
-    """Learns once from a rollout of zeros, to find what does not fit; the names of the logs."""
-    B, A = world.num_envs, world.num_actions
-    like = next(iter(state.params.values()))
-    rewards = like.new_zeros(2, B)
-    observations = tree_map(lambda x: x.to(device).expand(2, *x.shape), world.example)
-    outs = {"logits": like.new_zeros(2, B, A)}
-    rollout = Rollout(observations, torch.zeros_like(rewards).long(), rewards, rewards == 0, outs)
-    _, learned = agent.learner_step(rollout, state, meta_params)
-    return sorted(evaluation.scalars(learned))
 
 
 def _json(settings: dict[str, Any]) -> bytes:
