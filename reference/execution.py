@@ -38,7 +38,12 @@ def _is_float(value: Any) -> bool:
 
 def cast(inputs: Mapping[str, np.ndarray], dtype: str) -> Tensors:
     """NumPy to JAX; floats take the given precision. Call it inside `precision(dtype)`."""
-    return {name: jnp.asarray(value, dtype if _is_float(value) else value.dtype) for name, value in inputs.items()}
+    return {name: jnp.asarray(value) for name, value in in_numpy(inputs, dtype).items()}
+
+
+def in_numpy(inputs: Mapping[str, np.ndarray], dtype: str) -> Arrays:
+    """The same in NumPy, for a compiled program: it takes them over itself, in a hundredth of the time."""
+    return {name: np.asarray(value, dtype if _is_float(value) else value.dtype) for name, value in inputs.items()}
 
 
 def precision(dtype: str) -> Any:
@@ -163,7 +168,8 @@ class JaxImplementation:
         """Returns (outputs, VJPs); VJPs are empty unless `wrt` names inputs."""
         with precision(dtype):
             call = self._compiled(layer, json.dumps(settings, sort_keys=True), dtype, tuple(wrt), jit)
-            results = call(cast(inputs, dtype), cast(cotangents or {}, dtype))
+            given = in_numpy if hasattr(call, "lower") else cast  # what is not compiled would compute in NumPy
+            results = call(given(inputs, dtype), given(cotangents or {}, dtype))
             outputs, gradients = jax.tree.map(np.asarray, results)
         return outputs, gradients
 
