@@ -7,6 +7,9 @@ An implementation is any object with a `name`, the names of its `layers`, and tw
 
 Inputs, outputs, cotangents and gradients are flat dicts of NumPy arrays; `settings` holds sizes and static numbers;
 `dtype` is `"float64"` or `"float32"` and says in which precision to compute and answer.
+
+Two more methods are called where they are there: `run_and_vjp(layer, inputs, settings, dtype, cotangents, wrt)`, both
+at once, and `keep_programs(folder)`, which may keep there what is compiled, for the next run.
 """
 
 from __future__ import annotations

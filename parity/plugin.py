@@ -42,6 +42,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption("--strict", action="store_true", help="layers that are not provided are failures")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """A kept program that cannot be read is compiled, as if it were not there; that is nothing to fail for."""
+    config.addinivalue_line("filterwarnings", "ignore:Error (reading|writing) persistent compilation cache entry")
+
+
 def _or_exit(make: Callable[[], T]) -> T:
     try:
         return make()
@@ -72,7 +77,8 @@ def reference(request: pytest.FixtureRequest, implementation: Implementation) ->
         end(f"{implementation.name} {NO_REFERENCE} here but itself, which would prove nothing.")
     cache = getattr(request.config, "cache", None)  # of pytest; `--cache-clear` empties it
     if cache is not None and hasattr(speaking, "keep_programs"):
-        speaking.keep_programs(cache.mkdir("disco-parity-programs"))
+        with contextlib.suppress(OSError):  # where nothing can be written, all is compiled each time
+            speaking.keep_programs(cache.mkdir("disco-parity-programs"))
     return speaking
 
 

@@ -63,7 +63,7 @@ class Lines:
 
     def say(self) -> None:
         """Prints the line, if the last one was a while ago."""
-        if self._progress.console.is_terminal or self._clock() - self._last < SAY_EVERY:
+        if self._progress.console.is_interactive or self._clock() - self._last < SAY_EVERY:
             return
         self._last = self._clock()
         running = [task for task in self._progress.tasks if 0 < task.completed < (task.total or 0)]
@@ -92,11 +92,14 @@ def run_all(function: Callable[..., T], pieces: Sequence[Piece], processes: int)
     with context.Manager() as manager, workers as pool, bars() as progress:
         told: Any = manager.Queue()
         shown = {piece.name: progress.add_task(piece.name, total=piece.steps) for piece in pieces}
-        waiting, lines = {pool.submit(_run, function, piece, told) for piece in pieces}, Lines(progress)
+        of = {pool.submit(_run, function, piece, told): piece for piece in pieces}
+        waiting, lines = set(of), Lines(progress)
         try:
             while waiting:
                 done, waiting = wait(waiting, timeout=LOOK_EVERY, return_when=FIRST_COMPLETED)
                 _show(told, shown, progress)
+                for task in done:  # which may have taken fewer steps
+                    progress.update(shown[of[task].name], total=of[task].steps, completed=of[task].steps)
                 lines.say()
                 for task in done:
                     yield task.result()

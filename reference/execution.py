@@ -99,7 +99,7 @@ def keep_programs(folder: Path) -> None:
     """From now on keeps what is compiled for the next process that compiles the same, which halves what checks take.
 
     What is the same is for JAX to say: its version, flags and options and the computation, so that another original is
-    another program. The recorder does not use it: two recordings that must agree are compiled twice.
+    another program. The recorder's processes do not: two recordings that must agree are compiled twice.
     """
     if jax.config.jax_compilation_cache_dir:  # as the caller has set it
         return

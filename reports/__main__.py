@@ -26,16 +26,17 @@ SECTIONS = ("parity", "lockstep", "catch_curves", "bugs", "audit", "speed")
 
 def made(module_name: str, implementation_name: str, out: Path) -> page.Section:
     """The section that a module of this folder makes, or in its place a sentence that says why it could not run."""
-    module = importlib.import_module(f"{__package__}.{module_name}")
+    full_name = f"reports.{module_name}"
     try:
-        section: page.Section = module.section(implementation_name, out)
+        section: page.Section = importlib.import_module(full_name).section(implementation_name, out)
         return section
     except (CannotRun, FixtureError) as error:
         reason = str(error)
     except Exception as error:  # whatever it is, the sections that are made must not be lost with it
         traceback.print_exc()
         reason = f"It failed with {type(error).__name__}: {error}"
-    return page.not_run(module_name, module.TITLE, f"python -m {module.__name__}", reason)
+    title = getattr(sys.modules.get(full_name), "TITLE", module_name)
+    return page.not_run(module_name, title, f"python -m {full_name}", reason)
 
 
 def made_and_timed(module_name: str, implementation_name: str, out: Path) -> page.Section:

@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Executor, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,7 +31,7 @@ from parity.bugs.kill import LIFETIME, NOT_RUN, TIERS, Kill, hunt_by_name, prepa
 from parity.bugs.reach import Entered, source_digest
 from parity.implementation import CannotRun
 from parity.layers import REGISTRY
-from parity.side_by_side import Lines
+from parity.side_by_side import LOOK_EVERY, Lines
 from parity.store import FixtureError, Store, write_atomically
 from reports import page
 
@@ -95,10 +95,13 @@ class Hunt:
     def _all(self, title: str, function: Callable[..., T], given: Sequence[tuple[Any, ...]]) -> Iterator[T]:
         """Results as they come."""
         shown = self.progress.add_task(title, total=len(given))
-        for task in as_completed([self.pool.submit(function, *arguments) for arguments in given]):
-            yield task.result()
-            self.progress.advance(shown)
+        waiting = {self.pool.submit(function, *arguments) for arguments in given}
+        while waiting:
+            done, waiting = wait(waiting, timeout=LOOK_EVERY, return_when=FIRST_COMPLETED)
             self.lines.say()
+            for task in done:
+                yield task.result()
+                self.progress.advance(shown)
 
     def prepare(self, layers: Sequence[str]) -> dict[str, Entered]:
         """What each layer enters; proves that without a mistake there is nothing to find."""

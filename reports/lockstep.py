@@ -4,7 +4,7 @@ The port gets the original's initial parameters, its noise for every action, its
 actions, replay buffer and updates are its own. The original's life is a tape, or, with --live, is lived here and now.
 Beside it stands how the original parts from itself, with its initial parameters moved by one unit in the last place.
 No two programs, and no moved original, act alike to the end of a life; with --renew the port goes on, every so many
-steps, from where the original is, and no action at all may differ.
+steps, from where the original is, and no action at all may differ; the learner's whole state is compared as well.
 
 Example:
     python -m reports.lockstep --quick
@@ -242,6 +242,8 @@ def renewed(args: argparse.Namespace) -> tuple[Verdict, dict[str, Any]]:
     lives = [described(kind, seed, **loop) for kind in kinds for seed in seeds]
     shortest = min(life.loop.num_steps for life in lives)
     longest = shortest - STEPS_AFTER_RENEWAL
+    if longest < STEPS_AFTER_RENEWAL:
+        raise CannotRun(f"With --renew a life takes at least {2 * STEPS_AFTER_RENEWAL} steps; got {shortest}.")
     if not STEPS_AFTER_RENEWAL <= args.renew <= longest:
         raise CannotRun(
             f"--renew takes from {STEPS_AFTER_RENEWAL} steps, so that a mistake in what is taken over can show, "

@@ -131,6 +131,7 @@ def summary(verdict: Verdict) -> dict[str, Any]:
                 "taken_over_every": group.renewed,
                 "drift_after_renewal": _finite(group.drift_after_renewal),
                 "state_after_renewal": _finite(group.furthest_state.distance) if group.renewed else None,
+                "furthest_tensor": group.furthest_state.tensor if group.renewed else None,
                 "worst_loss_difference": group.worst_loss,
                 "sentence": group.sentence(),
             }

@@ -8,7 +8,8 @@ later.
 
 The original parts from itself where its initial parameters are moved by one unit in the last place.
 
-Where the port takes over the original's state every so many steps (float64), no action may differ at all.
+Where the port takes over the original's state every so many steps (float64), no action may differ at all, and in the
+steps after that neither parameters nor anything else of the learner's state may drift away.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ DRIFT_LIMIT = 20.0  # times the original's own
 EARLIEST = 0.5
 # Where the port goes on from the original's state: how far the parameters may drift, of their norm, in so many learner
 # steps after that, and how far any tensor of the learner's state may be off, of its largest number, so many steps after
-# that. It is what is asked of the layer agent/learner_steps.
+# that. The layer agent/learner_steps is asked for the same, but is allowed what the original itself moves by.
 STEPS_AFTER_RENEWAL, DRIFT_AFTER_RENEWAL = 20, 1e-10
 CHANCE = 0.05  # in float32: how probable it may be that what parts earlier does so by chance
 

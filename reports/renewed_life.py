@@ -3,7 +3,8 @@
 Once learning has taken off, a difference in the last place grows tenfold every few tens of steps, so that after some
 hundreds no two programs act alike, and the original, moved by one unit in the last place, does not act as itself. What
 the rest of a life is like can be seen all the same: the port takes over the original's learner (parameters, optimiser,
-the rule's memory) and the policies that it remembers, and lives by itself until the next time.
+the rule's memory) and the policies that it remembers, and lives by itself until the next time. Some steps after each
+time the learners are compared, tensor by tensor.
 """
 
 from __future__ import annotations
@@ -186,7 +187,10 @@ def port_state(here: PortLoop, of: Life) -> Arrays:
 
 
 def state_distance(step: int, ref: Arrays, got: Arrays) -> StateDistance:
-    """The tensor that is furthest off, of its largest number; infinitely, where that is 0 and the other is not."""
+    """The tensor that is furthest off, of its largest number.
+
+    Infinitely, where that is 0 and the port's is not, and where shapes differ.
+    """
     if ref.keys() != got.keys():
         odd = ", ".join(sorted(ref.keys() ^ got.keys()))
         raise CannotRun(f"After {step} steps only one of the port and the original has this in its state: {odd}.")
@@ -196,6 +200,8 @@ def state_distance(step: int, ref: Arrays, got: Arrays) -> StateDistance:
 
 
 def _distance(ref: np.ndarray, got: np.ndarray) -> float:
+    if ref.shape != got.shape:
+        return float("inf")
     off, scale = float(np.abs(ref - got).max(initial=0.0)), float(np.abs(ref).max(initial=0.0))
     if off == 0.0:
         return 0.0

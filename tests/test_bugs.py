@@ -2,15 +2,17 @@
 
 import hashlib
 import importlib
+import io
 import sys
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from rich.progress import Progress
 
-from parity import bugs
+from parity import bugs, side_by_side
 from parity.bugs import alive, kill, plant, reach
 from parity.bugs.kill import Kill
 from parity.implementation import CannotRun
@@ -243,6 +245,15 @@ def test_a_port_that_differs_itself_is_no_ground_to_hunt_in(monkeypatch):
 
     with pytest.raises(CannotRun, match="The port itself differs"):
         report.Hunt([], Pool(), Progress(disable=True)).prepare(["ops/kl"])
+
+
+def test_a_hunt_tells_how_far_it_is(monkeypatch, capsys):
+    monkeypatch.setattr(side_by_side, "SAY_EVERY", 0.0)
+    with ThreadPoolExecutor(1) as pool:
+        hunt = report.Hunt([], pool, Progress(console=Console(file=io.StringIO())))
+        assert sorted(hunt._all("a stage", int, [("1",), ("2",)])) == [1, 2]
+        assert list(hunt._all("another", int, [("3",)])) == [3]
+    assert "1 of 2 ended" in capsys.readouterr().err
 
 
 def test_a_change_that_changes_nothing_survives():

@@ -100,7 +100,7 @@ def test_a_process_that_has_loaded_torch_already_computes_with_one_thread_too(mo
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_where_no_bar_is_seen_a_line_now_and_then_tells_how_far_things_are(is_terminal, capsys):
     now = [0.0]
-    progress = Progress(console=Console(file=io.StringIO(), force_terminal=is_terminal), auto_refresh=False)
+    progress = Progress(console=Console(file=io.StringIO(), force_interactive=is_terminal), auto_refresh=False)
     lines = side_by_side.Lines(progress, lambda: now[0])
     first, second, _ = (progress.add_task(name, total=9) for name in ("first", "second", "third"))
     progress.update(first, completed=9)
@@ -422,6 +422,12 @@ def test_weights_of_other_sizes_are_refused():
 def test_pieces_are_worked_on_in_processes():
     pieces = [Piece(f"piece {i}", 1, (i,)) for i in range(3)]
     assert sorted(run_all(double, pieces, 2)) == sorted(run_all(double, pieces, 0)) == [0, 2, 4]
+
+
+def test_pieces_that_take_fewer_steps_than_they_may_are_told_as_ended(monkeypatch, capsys):
+    monkeypatch.setattr(side_by_side, "SAY_EVERY", 0.0)
+    assert sorted(run_all(double, [Piece(f"piece {i}", 5, (i,)) for i in range(3)], 2)) == [0, 2, 4]
+    assert "3 of 3 ended" in capsys.readouterr().err
 
 
 # With the original

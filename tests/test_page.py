@@ -106,6 +106,15 @@ def test_a_section_that_breaks_says_how_and_shows_where(tmp_path, monkeypatch, c
     assert "in breaks" in capsys.readouterr().err
 
 
+def test_a_section_that_cannot_be_imported_does_not_take_the_others_with_it(tmp_path, monkeypatch, capsys):
+    have_sections(monkeypatch, [lambda name, out: section("a")])
+    monkeypatch.setattr(whole, "SECTIONS", ["no_such_section", *whole.SECTIONS])
+    assert whole.main(["--out", str(tmp_path)]) == 2
+    html = (tmp_path / "index.html").read_text()
+    assert "a was judged." in html and "It failed with ModuleNotFoundError" in html
+    assert "no_such_section: not run, 0 s" in capsys.readouterr().err
+
+
 def test_the_sections_of_the_page_have_titles_where_they_cannot_run():
     for name in whole.SECTIONS:
         module = importlib.import_module(f"reports.{name}")

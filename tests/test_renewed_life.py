@@ -162,6 +162,8 @@ def test_a_state_that_is_off_or_was_not_compared_is_not_equal_in_whichever_life(
         ({"a": [1.0, 4.0], "b": [0.0]}, {"a": [9.0, 4.0], "b": [1e-300]}, "b", np.inf),
         ({"a": [1.0, 4.0], "b": [0.0]}, {"a": [1.0, np.nan], "b": [1.0]}, "a", np.nan),
         ({"a": [], "b": [1]}, {"a": [], "b": [2]}, "b", 1.0),
+        ({"a": [1.0], "b": [1.0]}, {"a": [1.0], "b": [1.0, 1.0]}, "b", np.inf),
+        ({"a": [], "b": [1.0]}, {"a": [0.0], "b": [1.0]}, "a", np.inf),
     ],
 )
 def test_states_are_compared_tensor_by_tensor(ref, got, tensor, distance):
@@ -232,6 +234,7 @@ def _with(compared, **changes):
         (["--renew", "50", "--live", "--dtypes", "float32"], "is in float64"),
         (["--renew", "19", "--live"], "--renew takes from 20 steps"),
         (["--renew", "100", "--live", "--steps", "119"], "to 99"),
+        (["--renew", "20", "--live", "--steps", "39"], "at least 40 steps; got 39"),
         (["--renew", "100", "--live", "--steps", "0"], "--steps takes at least 1"),
     ],
 )
@@ -261,9 +264,10 @@ def test_lives_that_were_lived_are_not_lived_again(tmp_path, monkeypatch):
         return params, PortAsOriginal(of, params)
 
     monkeypatch.setattr(renewed_life.live, "__defaults__", (begin,))
-    first, again = (renewed_life.run([of], EVERY, (), 0, tmp_path, origin).lived[0].port for _ in range(2))
+    first, again = (renewed_life.run([of], EVERY, (), 0, tmp_path, origin).lived[0] for _ in range(2))
     assert count == [of.name]
-    assert np.array_equal(first.loss, again.loss, equal_nan=True)
+    assert np.array_equal(first.port.loss, again.port.loss, equal_nan=True)
+    assert list(first.states) == list(again.states) == list(lived("actor_critic").states)
     renewed_life.run([of], EVERY + 1, (), 0, tmp_path, origin)
     renewed_life.run([of], EVERY, edits_of(["slower"]), 0, tmp_path, origin)
     assert len(count) == 3

@@ -51,12 +51,14 @@ def make_agent(
     return Agent(config, spec, A, ModuleNetwork(copy.deepcopy(network).to(dtype), config, A, world.example), averaging)
 
 
-def moved(params: Params | None, dtype: torch.dtype, device: str) -> Params | None:
+def converted(params: Params | None, dtype: torch.dtype, device: str) -> Params | None:
     """Parameters in the precision and on the device of a run; none where there are none."""
     return None if params is None else {name: p.to(device, dtype) for name, p in params.items()}
 
 
-def log_names(agent: Agent, state: LearnerState, meta_params: Params | None, world: World, device: str) -> list[str]:
+def names_from_a_trial_step(
+    agent: Agent, state: LearnerState, meta_params: Params | None, world: World, device: str
+) -> list[str]:
     """Learns once from a rollout of zeros, to find what does not fit; the names of the logs."""
     B, A = world.num_envs, world.num_actions
     like = next(iter(state.params.values()))

@@ -116,13 +116,15 @@ class Trainer:
         self.world = setup.as_world(env, dtype)
         self.averaging = averaging
         self.agent = setup.make_agent(agent, self.world, network, dtype, averaging)
-        self.meta_params = setup.moved(meta_params, dtype, self.config.device)
+        self.meta_params = setup.converted(meta_params, dtype, self.config.device)
         self.out = Path(out) if out is not None else None
         self._generator = torch.Generator(self.config.device).manual_seed(self.config.seed)
         self.state: LearnerState = self.agent.initial_learner_state(self._generator, dtype)
         self._check_ranks("first")
         self._generator = ranks.own_generator(self._generator, self.config.seed, averaging)
-        self._log_names = setup.log_names(self.agent, self.state, self.meta_params, self.world, self.config.device)
+        self._log_names = setup.names_from_a_trial_step(
+            self.agent, self.state, self.meta_params, self.world, self.config.device
+        )
         self._buffer = ReplayBuffer(self.config.capacity, ranks.own_seed(self.config.replay_seed, self.rank))
         self._stream: Stream | None = None
         self._recent: deque[float] = deque(maxlen=LAST_EPISODES)
