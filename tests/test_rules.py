@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import port
-from port import actor_critic, policy_gradient, rules, update_rule, values
+from port import actor_critic, agent_net, policy_gradient, rules, update_rule, values
 from tests.test_port import CONFIG, OBS, A, generator, make, rollout, tensors
 
 AC = port.ActorCriticConfig(categorical_value=True, num_bins=11, max_abs_value=4.0, nonlinear_value_transform=True)
@@ -87,7 +87,7 @@ def test_the_rule_is_chosen_by_its_configuration():
 def test_a_rule_by_itself_gives_the_loss_that_an_agent_averages():
     agent, state = make_with(AC_CONFIG)
     given = rollout()
-    outs = port.agent.agent_net.unroll(state.params, given.observations)
+    outs = agent_net.unroll(state.params, given.observations)
     inputs = port.agent.rule_inputs(given, outs)
     per_step, new_state, logs = update_rule.apply(agent.rule, None, state.params, state.meta_state, inputs)
     counts = (given.discounts[:-1] > 0).double()
@@ -185,7 +185,7 @@ def value_out_of(config, given):
 
 def test_parameters_without_a_needed_head_get_a_sentence_before_any_work(monkeypatch):
     agent, state = make_with(AC_CONFIG)
-    monkeypatch.setattr(port.agent.agent_net, "unroll", lambda *_: pytest.fail("work was done"))
+    monkeypatch.setattr(agent_net, "unroll", lambda *_: pytest.fail("work was done"))
     headless = {name: x for name, x in state.params.items() if "heads/v" not in name}
     with pytest.raises(ValueError, match="agent's parameters .* lack heads/v/b, heads/v/w"):
         agent.learner_step(rollout(), state._replace(params=headless))
