@@ -96,7 +96,7 @@ def _processor() -> str:
 
 
 def keep_programs(folder: Path) -> None:
-    """From now on keeps what is compiled for the next process that compiles the same, which halves what checks take.
+    """From now on keeps what is compiled for the next process that compiles the same, which checks spend much time on.
 
     What is the same is for JAX to say: its version, flags and options and the computation, so that another original is
     another program. The recorder's processes do not: two recordings that must agree are compiled twice.
