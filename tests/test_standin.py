@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from parity.implementation import load as load_implementation
 from parity.layers import REGISTRY
 from parity.live import WITHOUT_GRADIENTS
 from parity.store import Store
-from reference.execution import JaxImplementation
+from reference.execution import JaxImplementation, on_host
 from reference.standin import elementary, implementation, layers
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -185,3 +186,17 @@ def test_what_it_refers_to_in_the_original_exists(package, file, symbol):
 
 def test_it_says_what_it_states():
     assert len(references()) >= 30
+
+
+@pytest.mark.parametrize("is_on_host", [False, True])
+def test_what_is_not_compiled_computes_in_jax_all_the_same(is_on_host):
+    seen = []
+
+    def layer(inputs, s):
+        seen.append(type(inputs["x"]))
+        return inputs
+
+    made = JaxImplementation("made", "up", {"a/layer": on_host(layer) if is_on_host else layer})
+    outputs, _ = made.evaluate("a/layer", {"x": np.ones(2)}, {}, "float32", jit=is_on_host)
+    assert issubclass(seen[0], jax.Array)
+    assert outputs["x"].dtype == np.float32
