@@ -131,13 +131,11 @@ def agent_loss(
             raise ValueError(f"The target {name} is {tuple(got.shape)}; the agent predicts {tuple(want.shape)}.")
 
     # Log-probabilities, once for the losses and the logged entropies.
-    log_probs = ops.log_probs if backprop else ops.log_probs_once
-    log_pi, log_aux, log_pi_hat = (log_probs(x) for x in (logits, aux_a, pi_hat))
-    log_next = log_probs(inputs.agent_out["logits"][1:])
+    log_pi, log_aux, log_pi_hat = (x.log_softmax(-1) for x in (logits, aux_a, pi_hat))
+    log_next = inputs.agent_out["logits"][1:].log_softmax(-1)
 
     # Two policies are few numbers and often nearly equal, which leaves little of a float32 difference.
-    wide_hat, wide_pi = (ops.log_probs(ops.widened(x)) for x in (pi_hat, logits))
-    pi_loss = ops.kl_from_log_probs(wide_hat, wide_pi).to(log_pi.dtype)  # [T, B]
+    pi_loss = ops.categorical_kl(ops.widened(pi_hat), ops.widened(logits)).to(log_pi.dtype)  # [T, B]
     y_loss, y_entropy = _kl_and_entropy(y_hat, y, backprop)
     z_loss, z_entropy = _kl_and_entropy(z_hat, z_a, backprop)
     continues = 1.0 - inputs.is_terminal.to(log_pi.dtype)

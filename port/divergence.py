@@ -38,11 +38,10 @@ def kl_and_entropy(target: Tensor, predicted: Shared) -> tuple[Tensor, Tensor]:
 
 
 def normalised(logits: Tensor, probs: Tensor) -> Tensor:
-    """Log-probabilities [..., P], normalised twice as `ops.log_probs` does; `probs` is filled with probabilities."""
+    """Log-probabilities [..., P]; `probs` is filled with the probabilities."""
     log_probs = logits.log_softmax(-1)
-    total = torch.exp(log_probs, out=probs).sum(-1, keepdim=True)
-    probs.div_(total)
-    return log_probs.sub_(total.log())
+    torch.exp(log_probs, out=probs)
+    return log_probs
 
 
 class _Divergence(torch.autograd.Function):

@@ -5,13 +5,8 @@ Derivatives at a tie or a bound follow JAX, where a maximum shares its gradient 
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
-
 import torch
 from torch import Tensor
-
-from port import rounding
 
 MANY = 2**18  # numbers whose mean is taken in steps
 
@@ -124,9 +119,17 @@ def from_two_hot(probs: Tensor, max_abs: float) -> Tensor:
 
     Reference: rlax/_src/transforms.py::transform_from_2hot
     """
-    num_bins = probs.shape[-1]
+    return (probs * bins(probs.shape[-1], max_abs, like=probs)).sum(-1)
+
+
+def bins(num_bins: int, max_abs: float, like: Tensor) -> Tensor:
+    """K evenly spaced numbers in [-max_abs, max_abs], in the dtype of `like`: (2 i - (K - 1)) max_abs / (K - 1), [K].
+
+    Reference: rlax/_src/transforms.py::transform_from_2hot
+    """
     check_bins(num_bins, max_abs)
-    return rounding.sum_in_windows(probs * rounding.bins(num_bins, max_abs, probs))
+    last = num_bins - 1
+    return torch.arange(-last, num_bins, 2, dtype=like.dtype, device=like.device) * (max_abs / last)
 
 
 def check_bins(num_bins: int, max_abs: float) -> None:
@@ -136,40 +139,39 @@ def check_bins(num_bins: int, max_abs: float) -> None:
 
 
 def signed_hyperbolic(x: Tensor, eps: float = 1e-3) -> Tensor:
-    """Shrinks large numbers like a square root, keeping their sign: [...] to [...].
+    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x: shrinks large numbers like a square root (Pohlen et al. 2018).
+
+    Args:
+        x: [...].
+        eps: slope of the linear term, which makes h invertible with a Lipschitz continuous inverse.
+
+    Returns:
+        [...].
 
     Reference: rlax/_src/transforms.py::signed_hyperbolic
     """
-    return x.sign() * (rounding.root(x.abs() + 1) - 1) + eps * x
+    return x.sign() * ((x.abs() + 1).sqrt() - 1) + eps * x
 
 
 def signed_parabolic(x: Tensor, eps: float = 1e-3) -> Tensor:
-    """Inverse of `signed_hyperbolic`: [...] to [...]. Its derivative at 0 is 0, as the original's.
+    """Inverse of `signed_hyperbolic`: sign(x) (z^2 - 1), z = (u - 1) / (2 eps), u = sqrt(1 + 4 eps (eps + 1 + |x|)).
 
-    The root of a number near 1 is divided by 2 eps, and 1 / (2 eps) is subtracted: 500 from 501, which costs three
-    digits. Compiled, the original multiplies by 1 / (2 eps) as the precision has it, 499.99997 in float32, so that all
-    values there are 6e-5 too low, and rounds once where it multiplies and adds. In float32 only who rounds alike stays
-    with it.
+    Near 0, z is near 1, and z^2 - 1 loses digits. Since u^2 = (1 + 2 eps)^2 + 4 eps |x|, the difference z - 1 is
+    2 |x| / (u + 1 + 2 eps), and z^2 - 1 = (z - 1) (z - 1 + 2): nothing cancels. The derivative at 0 is 0, because
+    sign(0) is 0.
+
+    Args:
+        x: [...], finite.
+        eps: of `signed_hyperbolic`.
+
+    Returns:
+        [...].
 
     Reference: rlax/_src/transforms.py::signed_parabolic
     """
-    inner = 1 + _rounded(4 * eps, x.dtype) * widened(eps + 1 + x.abs())
-    rooted = widened(rounding.root(inner.to(x.dtype)))
-    half_over_eps = _half_over(eps, x.dtype)
-    base = widened(((rooted - 1) * half_over_eps + (half_over_eps - 0.5 / eps)).to(x.dtype))
-    return x.sign() * ((base - 1) * (base + 1)).to(x.dtype)
-
-
-@lru_cache(maxsize=32)
-def _half_over(eps: float, dtype: torch.dtype) -> float:
-    """0.5 / eps, rounded as a precision rounds it."""
-    return 0.5 * float(1.0 / torch.tensor(eps, dtype=dtype))
-
-
-@lru_cache(maxsize=32)
-def _rounded(number: float, dtype: torch.dtype) -> float:
-    """A number as a precision has it."""
-    return float(torch.tensor(number, dtype=dtype))
+    root = (1 + 4 * eps * (eps + 1 + x.abs())).sqrt()
+    beyond_one = 2 * x.abs() / (root + 1 + 2 * eps)  # z - 1
+    return x.sign() * (beyond_one * (beyond_one + 2))
 
 
 def signed_log1p(x: Tensor) -> Tensor:
@@ -181,41 +183,14 @@ def signed_log1p(x: Tensor) -> Tensor:
 
 
 def log_probs(logits: Tensor) -> Tensor:
-    """Log-probabilities [..., A], normalised twice as the original does: the second time takes out rounding.
+    """Log-probabilities [..., A] for a divergence, normalised twice.
 
-    Reference: distrax/_src/distributions/categorical.py::Categorical.entropy
+    The gradient of a saturated distribution is far smaller than the terms that cancel in it. The backward pass of the
+    second normalisation takes out what rounding leaves of them, so that the gradient keeps its digits.
+
+    Reference: rlax/_src/distributions.py::categorical_kl_divergence
     """
     return logits.log_softmax(-1).log_softmax(-1)
-
-
-class _LogProbsOnce(torch.autograd.Function):
-    """`log_probs`, whose derivative is that of one normalisation: the second one changes nothing but rounding."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(logits: Tensor) -> Tensor:
-        return log_probs(logits)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(output)
-        ctx.save_for_forward(output)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (out,) = ctx.saved_tensors
-        return torch._log_softmax_backward_data(grad, out, -1, out.dtype)
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
-        (out,) = ctx.saved_tensors
-        return tangent - (out.exp() * tangent).sum(-1, keepdim=True)
-
-
-def log_probs_once(logits: Tensor) -> Tensor:
-    """`log_probs` with half the work of its backward pass: one of the two normalisations is differentiated."""
-    return _LogProbsOnce.apply(logits) if logits.requires_grad else log_probs(logits)
 
 
 def expectation(values: Tensor, log_probs: Tensor) -> Tensor:
@@ -268,7 +243,7 @@ def categorical_entropy(logits: Tensor) -> Tensor:
 
     Reference: distrax/_src/distributions/categorical.py::Categorical.entropy
     """
-    return entropy_from_log_probs(log_probs(logits))
+    return entropy_from_log_probs(logits.log_softmax(-1))
 
 
 def importance_weights(pi_logits: Tensor, mu_logits: Tensor, actions: Tensor) -> Tensor:

@@ -49,10 +49,10 @@ def adam_sg(
 
 
 def _bias(decay: float, count: Tensor, dtype: torch.dtype) -> Tensor:
-    """What share of a moment its first updates have filled; in the moments' precision.
+    """1 - decay^count, the share of a moment that its updates have filled; in the moments' precision.
 
-    In float32, 1 - 0.999 is 5e-5 too large. The original rounds so, and only one that rounds alike lives its life, and
-    keeps a first update inside the clip's bound, where its derivative is.
+    In float32, 1 - 0.999 is 5e-5 too large, which keeps an agent's first update inside the clip's bound of 1, where it
+    is in exact arithmetic and where its derivative passes (see the head of `port.meta_gradient`).
 
     Reference: optax/tree_utils/_tree_math.py::tree_bias_correction
     """

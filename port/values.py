@@ -7,9 +7,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from port import moving_average, ops, rounding, sharing
+from port import moving_average, ops, sharing
 from port.distributed import Averaging
-from port.pieces import pieces, side_by_side
+from port.pieces import side_by_side
 from port.sharing import Shared
 from port.types import EmaState, ValueOuts
 
@@ -31,33 +31,12 @@ def values_from_logits(
     Reference: disco_rl/value_fns/value_utils.py::get_values_from_net_outs
     """
     if categorical:
-        values = _mean_of_bins(net_out, _bound(max_abs_value))
+        values = ops.from_two_hot(net_out.softmax(-1), _bound(max_abs_value))
     elif net_out.shape[-1] == 1:
         values = net_out.squeeze(-1)
     else:
         raise ValueError(f"A value head of {net_out.shape[-1]} outputs is no scalar; pass categorical=True.")
     return ops.signed_parabolic(values) if nonlinear else values
-
-
-def _mean_of_bins(logits: Tensor, max_abs: float) -> Tensor:
-    """Mean of the distribution over bins: [..., K] to [...]; where no graph is kept, in the memory of the softmax.
-
-    In float32 it is added up in double: terms of both signs up to 300 leave a mean near 0 that is off by 1e-5 else.
-    """
-    probs = rounding.softmax(logits)
-    if probs.requires_grad:
-        return ops.from_two_hot(probs, max_abs)
-    ops.check_bins(logits.shape[-1], max_abs)
-    terms = probs.mul_(rounding.bins(logits.shape[-1], max_abs, probs))
-    is_short = terms.dtype != torch.float64 and terms.device.type != "mps"
-    return _sum_in_double(terms) if is_short else rounding.sum_in_windows(terms)
-
-
-def _sum_in_double(terms: Tensor) -> Tensor:
-    """Sum over the last axis, in double, a piece of the rows at a time: [..., K] to [...]."""
-    rows = terms.reshape(-1, terms.shape[-1])
-    works = {i: partial(rows[piece].sum, -1, dtype=torch.float64) for i, piece in enumerate(pieces(rows))}
-    return torch.cat(list(side_by_side(works).values())).to(terms.dtype).view(terms.shape[:-1])
 
 
 def _bound(max_abs_value: float | None) -> float:

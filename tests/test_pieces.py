@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from port import divergence, ops, rounding, sharing, values
+from port import divergence, ops, sharing, values
 from port import pieces as work_in_pieces
 from port.pieces import for_each, meanwhile, parts, pieces, side_by_side, team
 
@@ -224,12 +224,3 @@ def test_values_can_be_transformed_whatever_the_pieces(monkeypatch):
     _, ref = torch.func.jvp(read, (logits.double(),), (tangent.double(),))
     torch.testing.assert_close(got.double(), ref, rtol=1e-2, atol=1e-3)
     torch.testing.assert_close(torch.vmap(read)(logits), read(logits))
-
-
-def test_values_are_added_up_in_double_whatever_the_pieces(monkeypatch):
-    logits = drawn(7, 601, scale=3.0, dtype=torch.float32)
-    whole = values.values_from_logits(logits, 300.0)
-    monkeypatch.setattr(work_in_pieces, "PIECE", 2 * 601)
-    assert torch.equal(values.values_from_logits(logits, 300.0), whole)
-    terms = logits.softmax(-1) * rounding.bins(601, 300.0, logits)
-    assert torch.equal(values._sum_in_double(terms), terms.double().sum(-1).float())

@@ -5,12 +5,10 @@ Nothing of what it learns changes.
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from torch.autograd import forward_ad
 
-from port import agent_net, init, ops, pieces, rounding, sharing, trees
+from port import agent_net, init, ops, pieces, sharing, trees
 from port.adapter.curves import agent_config
 from port.agent import Agent
 from port.config import DiscoConfig
@@ -142,29 +140,11 @@ def test_asking_which_heads_there_are_spreads_none():
     assert out["q"].shape == sharing.shape(out, "q") == (2, 2, 3)
 
 
-def test_log_probabilities_whose_gradient_is_taken_once_can_be_differentiated_in_every_way():
-    x = torch.randn(4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    torch.testing.assert_close(ops.log_probs_once(x), ops.log_probs(x))
-    assert torch.autograd.gradcheck(ops.log_probs_once, x)
-    assert torch.autograd.gradgradcheck(ops.log_probs_once, x)
-    with forward_ad.dual_level():
-        dual = forward_ad.make_dual(x, torch.arange(20.0, dtype=torch.float64).view(4, 5))
-        got, ref = (forward_ad.unpack_dual(of(dual)).tangent for of in (ops.log_probs_once, ops.log_probs))
-    torch.testing.assert_close(got, ref)
-
-
 def test_what_cannot_be_chosen_counts_nothing_beside_rows_in_which_all_can():
     logits = torch.tensor([[0.0, 1.0, -torch.inf], [0.0, 1.0, 2.0]], dtype=torch.float64)
     got = ops.categorical_entropy(logits)
     assert got[0] == pytest.approx(float(ops.categorical_entropy(logits[0, :2])))
     assert got[1] == pytest.approx(float(ops.categorical_entropy(logits[1])))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_roots_are_rounded_correctly(dtype):
-    x = torch.rand(20_000, dtype=dtype, generator=torch.Generator().manual_seed(0)) * 3 + 1
-    assert np.array_equal(rounding.root(x).numpy(), np.sqrt(x.numpy()))
-    assert rounding.root(torch.tensor([0.0, torch.inf], dtype=dtype)).tolist() == [0.0, torch.inf]
 
 
 def test_kinds_are_rows_of_the_same_bits():

@@ -18,9 +18,13 @@ from port.adapter.inputs import LAYERS, Settings, Tensors
 Arrays = dict[str, np.ndarray]
 
 __all__ = [
+    "Autocast",
+    "Bfloat16Weights",
     "Compiled",
     "Port",
     "TorchImplementation",
+    "autocast",
+    "bfloat16_weights",
     "compiled",
     "curves",
     "distributed",
@@ -113,5 +117,30 @@ class Compiled:
         return implementation.run(layer, inputs, {**settings, "is_meta_training": False, "is_compiled": True}, dtype)
 
 
+class Autocast(TorchImplementation):
+    """The port under `torch.autocast` in bfloat16: `--impl port.adapter:autocast --precision bf16`."""
+
+    name = "port, autocast"
+    description = f"PyTorch {torch.__version__}, torch.autocast(bfloat16)"
+
+    def _apply(self, layer: str, inputs: Tensors, settings: Settings, dtype: torch.dtype) -> Tensors:
+        with torch.autocast(self.device, torch.bfloat16, enabled=dtype == torch.float32):
+            outputs = super()._apply(layer, inputs, settings, dtype)
+        return {name: x.to(dtype) if x.is_floating_point() else x for name, x in outputs.items()}
+
+
+class Bfloat16Weights(TorchImplementation):
+    """The port with parameters rounded to bfloat16: `--impl port.adapter:bfloat16_weights --precision bf16`."""
+
+    name = "port, bfloat16 weights"
+    description = f"PyTorch {torch.__version__}, parameters rounded to bfloat16"
+
+    def _apply(self, layer: str, inputs: Tensors, settings: Settings, dtype: torch.dtype) -> Tensors:
+        rounded = {name: x.bfloat16().to(dtype) if "params/" in name else x for name, x in inputs.items()}
+        return super()._apply(layer, rounded, settings, dtype)
+
+
 implementation = Port()
 compiled = Compiled()
+autocast = Autocast()
+bfloat16_weights = Bfloat16Weights()
