@@ -14,15 +14,17 @@ from rich.progress import track
 from parity import diagnose as diagnosing
 from parity import expected
 from parity import trace as tracing
-from parity.check import Outcome, check_layer
+from parity.check import Outcome, asked_precisions, check_layer
 from parity.expected import problems, unexpected
 from parity.implementation import CannotRun, Implementation, did_you_mean, load
 from parity.layers import REGISTRY
 from parity.new import template
 from parity.store import FixtureError, Store, write_atomically
 from parity.table import closing_lines, coverage, provenance, terminal_table
+from parity.tolerance import PRECISIONS
 
 OUT = Path("reports/out")
+BELOW = "below float32 the implementation computes as it likes, and answers in float32 (default: float64 and float32)"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -46,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--json", type=Path, metavar="FILE", help="write the result for machines")
     checking.add_argument("--impl", default="port", metavar="NAME", help="port, original, or package.module:attribute")
     checking.add_argument("--expected", type=Path, metavar="FILE", help="TOML file of known divergences")
+    checking.add_argument("--precision", choices=list(PRECISIONS), help=f"the tolerance to hold it to; {BELOW}")
     checking.add_argument("--strict", action="store_true", help="layers that are not provided are failures")
     along = commands.add_parser(
         "trace",
@@ -97,7 +100,7 @@ def check(args: argparse.Namespace) -> int:
     print(provenance(store, implementation.name, implementation.description))
     outcome = Outcome()
     for layer in track(chosen(args.layers, store.layers()), "comparing", console=Console(stderr=True), transient=True):
-        check_layer(store, implementation, layer, outcome)
+        check_layer(store, implementation, layer, outcome, asked_precisions(args.precision))
     console.print(terminal_table(outcome.rows))
     for line in [*closing_lines(outcome, entries), coverage(implementation)]:
         print(line)

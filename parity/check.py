@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from parity.compare import HALF_ULP32, ROUNDING64, Row, budget, compare, failed
+from parity.compare import Row, compare, failed
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
 from parity.layers.draw import case_inputs
 from parity.layers.spec import Arrays
 from parity.store import FixtureError, Golden, Store
+from parity.tolerance import PRECISIONS, computed_in, scale_of, tolerance
+
+BOTH = ("float64", "float32")
+
+
+def asked_precisions(asked: str | None) -> tuple[str, ...]:
+    """The precisions that are judged: the one asked for, else float64 and float32."""
+    return (asked,) if asked else BOTH
+
 
 DISCO103 = "disco103"
 
@@ -71,25 +80,35 @@ class Judge:
 
     Attributes:
         implementation: what is judged.
+        precisions: whose tolerances are used, each on an answer of its own; below float32 values alone are judged.
+        answers_in: the dtype of its answers, where that is not the precision's own.
         without_gradients: layers without a `vjp` (or whose `vjp` raised NotImplementedError): only values are judged.
     """
 
     implementation: Implementation
+    precisions: tuple[str, ...] = BOTH
+    answers_in: str = ""
     without_gradients: set[str] = field(default_factory=set)
 
     def rows(self, golden: Golden) -> Iterator[Row]:
-        """Value rows in each recorded precision, then VJP rows."""
-        both = golden.vjps and "float64" in golden.outputs and hasattr(self.implementation, "run_and_vjp")
-        if both:
-            yield from self._values_and_gradients(golden)
-        for dtype in golden.outputs:
-            if not (both and dtype == "float64"):
-                yield from self._values(golden, dtype)
-        if golden.vjps and not both:
-            yield from self._gradients(golden)
+        """Value rows, then VJP rows, in each precision."""
+        for precision in self.precisions:
+            kinds = kinds_judged(golden, precision)
+            if kinds == ["value", "vjp"] and hasattr(self.implementation, "run_and_vjp"):
+                yield from self._values_and_gradients(golden, precision)
+                continue
+            if "value" in kinds:
+                yield from self._values(golden, precision)
+            if "vjp" in kinds:
+                yield from self._gradients(golden, precision)
 
-    def _call(self, golden: Golden, dtype: str, method: Callable[..., Any], *more: object) -> Arrays | str:
+    def dtype(self, precision: str) -> str:
+        """What it is asked in."""
+        return self.answers_in or computed_in(precision)
+
+    def _call(self, golden: Golden, precision: str, method: Callable[..., Any], *more: object) -> Arrays | str:
         """What the method gives, or what is wrong with it in words."""
+        dtype = self.dtype(precision)
         inputs = cast(golden.inputs, dtype)
         before = cast(golden.inputs, dtype)
         try:
@@ -108,71 +127,79 @@ class Judge:
                 return f"output {name} shares memory with one of the inputs; answer with arrays of your own."
         return result
 
-    def _values_and_gradients(self, golden: Golden) -> Iterator[Row]:
-        """Both in float64 from one call, where an implementation offers that."""
-        cotangents, wrt = cast(golden.cotangents, "float64"), sorted(golden.vjps)
+    def _asked(self, golden: Golden, precision: str) -> tuple[Arrays, list[str]]:
+        return cast(golden.cotangents, self.dtype(precision)), sorted(golden.vjps)
+
+    def _values_and_gradients(self, golden: Golden, precision: str) -> Iterator[Row]:
+        """Both from one call, where an implementation offers that."""
 
         def both(*asked: Any) -> Arrays:
             values, vjps = self.implementation.run_and_vjp(*asked)  # type: ignore[attr-defined]
             return {**{f"value:{k}": v for k, v in values.items()}, **{f"vjp:{k}": v for k, v in vjps.items()}}
 
-        result = self._call(golden, "float64", both, cotangents, wrt)
-        for kind, rows in (("value", self._value_rows), ("vjp", self._vjp_rows)):
+        result = self._call(golden, precision, both, *self._asked(golden, precision))
+        for kind in ("value", "vjp"):
             own = result if isinstance(result, str) else _of_kind(result, kind)
-            yield from rows(golden, "float64", own)
+            yield from self._rows(golden, kind, precision, own)
 
-    def _values(self, golden: Golden, dtype: str) -> Iterator[Row]:
+    def _values(self, golden: Golden, precision: str) -> Iterator[Row]:
         result: Arrays | str
         try:
-            result = self._call(golden, dtype, self.implementation.run)
+            result = self._call(golden, precision, self.implementation.run)
         except NotImplementedError:
             result = "raised NotImplementedError; leave a layer out of `layers` until it is there."
-        yield from self._value_rows(golden, dtype, result)
+        yield from self._rows(golden, "value", precision, result)
 
-    def _value_rows(self, golden: Golden, dtype: str, result: Arrays | str) -> Iterator[Row]:
-        specs = REGISTRY[golden.layer].outputs(golden.settings)
-        shapes = {name: spec.shape(golden.settings) for name, spec in specs.items()}
-        yield from self._rows(golden, "value", dtype, golden.outputs["float64"], result, shapes)
-
-    def _gradients(self, golden: Golden) -> Iterator[Row]:
-        cotangents, wrt = cast(golden.cotangents, "float64"), sorted(golden.vjps)
+    def _gradients(self, golden: Golden, precision: str) -> Iterator[Row]:
         method = getattr(self.implementation, "vjp", _no_gradients)
         try:
-            result = self._call(golden, "float64", method, cotangents, wrt)
+            result = self._call(golden, precision, method, *self._asked(golden, precision))
         except NotImplementedError:
             self.without_gradients.add(golden.layer)
             return
-        yield from self._vjp_rows(golden, "float64", result)
+        yield from self._rows(golden, "vjp", precision, result)
 
-    def _vjp_rows(self, golden: Golden, dtype: str, result: Arrays | str) -> Iterator[Row]:
-        shapes = {name: golden.inputs[name].shape for name in golden.vjps}
-        yield from self._rows(golden, "vjp", dtype, golden.vjps, result, shapes)
-
-    def _rows(
-        self,
-        golden: Golden,
-        kind: str,
-        dtype: str,
-        truth: Arrays,
-        result: Arrays | str,
-        shapes: dict[str, tuple[int, ...]],
-    ) -> Iterator[Row]:
+    def _rows(self, golden: Golden, kind: str, precision: str, result: Arrays | str) -> Iterator[Row]:
+        truth, shapes = golden.truth(kind), _shapes(golden, kind)
         for name in truth:
             where = (golden.layer, golden.case, name)
             if isinstance(result, str):
-                yield failed(where, kind, dtype, result)
+                yield failed(where, kind, precision, result)
             elif name not in result:
-                yield failed(where, kind, dtype, f"is missing; the layer gave {sorted(result)[:8]}.")
+                yield failed(where, kind, precision, f"is missing; the layer gave {sorted(result)[:8]}.")
             else:
-                sides = golden.sides.get(kind, {}).get(name) if dtype == "float64" else None
-                accuracy = golden.accuracy[kind][name]
-                rounding = rounding_of(golden, kind) if dtype == "float64" else rounding_of_log(golden, name)
-                share = REGISTRY[golden.layer].tolerance_of(golden.case)
-                yield compare(
-                    where, kind, dtype, truth[name], result[name], accuracy, sides, shapes[name], rounding, share
-                )
+                yield self._compared(golden, kind, precision, name, result[name], shapes[name])
         for name in sorted(set(result) - set(truth)) if isinstance(result, dict) else ():
-            yield failed((golden.layer, golden.case, name), kind, dtype, "is not an output of this layer.")
+            yield failed((golden.layer, golden.case, name), kind, precision, "is not an output of this layer.")
+
+    def _compared(self, golden: Golden, kind: str, precision: str, name: str, got: Any, shape: tuple[int, ...]) -> Row:
+        """One comparison; for a value in float32, also as which precision it was seen to compute."""
+
+        def at(bits_of: str) -> Row:
+            bits, where = PRECISIONS[bits_of], (golden.layer, golden.case, name)
+            others = golden.others(name, bits)
+            truth, sigma = golden.truth(kind)[name], golden.sigma(kind, name, bits)
+            return compare(where, kind, bits_of, truth, got, sigma, shape, others, self.dtype(precision))
+
+        row = at(precision)
+        if (kind, precision) != ("value", "float32") or row.is_of_form:
+            return row
+        recorded = golden.recorded_at("value")
+        coarser = (p for p in ("tf32", "bf16") if PRECISIONS[p] in recorded and at(p).equal)
+        return replace(row, seen=precision if row.equal else next(coarser, ""))
+
+
+def kinds_judged(golden: Golden, precision: str) -> list[str]:
+    """`value`, `vjp` or both: what there is, and what sigma is known of at a precision."""
+    bits = PRECISIONS[precision]
+    return [kind for kind in ("value", "vjp") if golden.truth(kind) and bits in golden.recorded_at(kind)]
+
+
+def _shapes(golden: Golden, kind: str) -> dict[str, tuple[int, ...]]:
+    if kind == "vjp":
+        return {name: golden.inputs[name].shape for name in golden.vjps}
+    specs = REGISTRY[golden.layer].outputs(golden.settings)
+    return {name: spec.shape(golden.settings) for name, spec in specs.items()}
 
 
 def _of_kind(arrays: Arrays, kind: str) -> Arrays:
@@ -203,58 +230,62 @@ class Outcome:
         return [row for row in self.rows if not row.equal]
 
 
-def check_layer(store: Store, implementation: Implementation, layer: str, outcome: Outcome) -> None:
+def check_layer(
+    store: Store, implementation: Implementation, layer: str, outcome: Outcome, precisions: tuple[str, ...] = BOTH
+) -> None:
     """Judges every case of a layer, and adds to the outcome."""
     if layer not in implementation.layers:
         outcome.not_provided.append(layer)
         return
-    judge = Judge(implementation)
+    judge = Judge(implementation, precisions)
     for case in store.cases(layer):
         try:
             golden = load(store, layer, case)
         except WeightsMissing as reason:
             outcome.skipped[f"{layer}[{case}]"] = str(reason)
             continue
-        if not planted_error_is_found(golden):
+        if not planted_error_is_found(golden, precisions):
             raise FixtureError(f"{golden.id}: a planted error passes for equal; the comparison proves nothing.")
-        outcome.expected += rows_expected(golden)
+        outcome.expected += rows_expected(golden, precisions)
         outcome.rows += judge.rows(golden)
     outcome.without_gradients |= judge.without_gradients
 
 
-def rounding_of(golden: Golden, kind: str) -> float:
-    """What rounding alone leaves where numbers of the size of the layer's largest value (or gradient) cancel."""
-    return ROUNDING64 * max((a.scale for a in golden.accuracy[kind].values()), default=0.0)
-
-
-def rounding_of_log(golden: Golden, name: str) -> float:
-    """What float32 rounding leaves of a mean of numbers of the size of the case's largest log; 0 for other outputs."""
-    if not name.startswith("log/"):
-        return 0.0
-    return HALF_ULP32 * max(a.scale for key, a in golden.accuracy["value"].items() if key.startswith("log/"))
-
-
-def rows_expected(golden: Golden) -> int:
+def rows_expected(golden: Golden, precisions: tuple[str, ...] = BOTH) -> int:
     """How many comparisons a golden must lead to."""
-    return len(golden.outputs) * len(golden.outputs["float64"]) + len(golden.vjps)
+    return sum(len(golden.truth(kind)) for precision in precisions for kind in kinds_judged(golden, precision))
 
 
-def planted_error_is_found(golden: Golden) -> bool:
-    """Proves that the comparator can say no: every output and VJP of a golden, moved by three times its budget.
+def planted_error_is_found(golden: Golden, precisions: tuple[str, ...] = BOTH) -> bool:
+    """Proves that the comparator can say no: every output and VJP, off by three times its tolerance in one element.
 
     Returns False if any of these passes for equal.
     """
-    for kind, truth in (("value", golden.outputs["float64"]), ("vjp", golden.vjps)):
-        for name, ref in truth.items():
-            accuracy = golden.accuracy[kind][name]
-            wrong = ref.copy()
-            if ref.dtype.kind == "f":
-                allowed = budget(accuracy, "float64", rounding_of(golden, kind))
-                step = 3.0 * max(allowed, np.spacing(accuracy.scale))
-                wrong.reshape(-1)[:1] += step
-            else:
-                wrong.reshape(-1)[:1] ^= True
+    asked = ((precision, kind) for precision in precisions for kind in kinds_judged(golden, precision))
+    for precision, kind in asked:
+        for name, ref in golden.truth(kind).items():
+            sigma = golden.sigma(kind, name, PRECISIONS[precision])
+            others = golden.others(name, PRECISIONS[precision])
+            wrong = _with_planted_error(ref, sigma, precision, others)
             where = (golden.layer, golden.case, name)
-            if wrong.size and compare(where, kind, "float64", ref, wrong, accuracy).equal:
+            if wrong is not None and compare(where, kind, precision, ref, wrong, sigma, None, others).equal:
                 return False
     return True
+
+
+def _with_planted_error(
+    ref: np.ndarray, sigma: np.ndarray, precision: str, others: np.ndarray | None
+) -> np.ndarray | None:
+    """The truth with an error in the element that is held most tightly; None where nothing is held."""
+    if ref.dtype.kind != "f":
+        wrong = ref.copy()
+        is_free = np.zeros(ref.size, bool) if others is None else (others != ref).any(axis=0).reshape(-1)
+        wrong.reshape(-1)[np.flatnonzero(~is_free)[:1]] ^= True
+        return None if is_free.all() else wrong
+    wrong = ref.astype(computed_in(precision))
+    allowed = np.where(np.isfinite(ref), tolerance(sigma, scale_of(ref), PRECISIONS[precision]), np.inf).reshape(-1)
+    if np.isposinf(allowed).all():
+        return None
+    at = int(np.argmin(allowed))
+    wrong.reshape(-1)[at] += max(3.0 * allowed[at], np.finfo(wrong.dtype).tiny)
+    return wrong

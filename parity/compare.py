@@ -1,49 +1,67 @@
-"""Whether two arrays are equal, and a full account of how they are not.
+"""Whether two arrays are equal by the rule of `parity.tolerance`, and a full account of how they are not.
 
-Structure comes first (shape, dtype, NaN and infinity patterns, blocks of zeros), then numbers. In float64 an element
-may differ by 1e-12 of the output's scale, or by the original's own measured sensitivity where that is larger; in
-float32 an output may be at most twice as far from the float64 truth as the original itself was measured to be.
+Structure comes first (type, shape, dtype, NaN and infinity patterns, blocks of zeros), then numbers.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from parity.store import Accuracy, sketch
+from parity.sigma import SMALLEST
+from parity.store import sketch
+from parity.tolerance import PRECISIONS, computed_in, excess, scale_of, tolerance, uninformative
 
-TOLERANCE64 = 1e-12
-FACTOR32 = 2.0
-HALF_ULP32 = 2.0**-24
-ROUNDING64 = 1e-15
 OF_ZEROS = "the gradient is"
-FLOAT32_TO_FLOAT64 = 2.0**-29  # ratio of the units in the last place
+BINS_PER_SIGMA, NUM_BINS = 4, 33  # of the distribution of errors in sigmas
 
 
 @dataclass(frozen=True)
 class Row:
-    """The comparison of one output (or VJP) of one case."""
+    """The comparison of one output (or VJP) of one case.
+
+    Attributes:
+        layer: where it was found, as are `case`, `output` and `kind` (`value` or `vjp`).
+        dtype: the precision whose tolerance was used.
+        max_abs: error of the worst element: the one that takes most of its tolerance.
+        max_rel: that error relative to the output's scale.
+        max_ulp: the same in units in the last place of the number.
+        sigmas: the C that the worst element would need.
+        scale: largest finite magnitude of the output.
+        tolerance: what the rule allows the worst element.
+        ratio: error of the worst element over its tolerance.
+        equal: whether all elements are within their tolerance.
+        index: of the worst element; `ref` and `got` are the numbers there.
+        elements: how many numbers were compared.
+        silent: how many of them say nothing, because rounding moves them by more than 1e-3 of the scale in float64.
+        problem: what is wrong with the structure; empty where numbers were compared.
+        counts: how many elements are how many sigmas off, in bins; only those of which rounding moves something.
+        seen: of a value in float32, the finest precision by whose tolerance it is equal; empty if there is none.
+    """
 
     layer: str
     case: str
     output: str
     kind: str
     dtype: str
-    max_abs: float
-    max_rel: float
-    max_ulp: float
-    scale: float
-    budget: float
-    ratio: float
-    equal: bool
-    index: tuple[int, ...]
-    ref: float | None
-    got: float | None
-    at_branch: int = 0
-    ill_conditioned: bool = False
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    max_ulp: float = 0.0
+    sigmas: float = 0.0
+    scale: float = 0.0
+    tolerance: float = 0.0
+    ratio: float = 0.0
+    equal: bool = True
+    index: tuple[int, ...] = ()
+    ref: float | None = None
+    got: float | None = None
+    elements: int = 0
+    silent: int = 0
     problem: str = ""
+    counts: tuple[int, ...] = field(default=(), repr=False)
+    seen: str = ""
 
     @property
     def is_of_form(self) -> bool:
@@ -53,6 +71,7 @@ class Row:
     def as_json(self) -> dict[str, Any]:
         """The row for machines; infinities become null."""
         values = asdict(self) | {"index": list(self.index)}
+        del values["counts"]
         return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in values.items()}
 
     def sentence(self) -> str:
@@ -63,34 +82,9 @@ class Row:
         verdict = "equal" if self.equal else "DIFFERENT"
         return (
             f"{what}: {verdict}; worst element {list(self.index)}: ref {self.ref!r}, got {self.got!r}; "
-            f"abs {self.max_abs:.3g}, rel {self.max_rel:.3g}, {self.max_ulp:.3g} ULP; "
-            f"{self.ratio:.3g} of its budget {self.budget:.3g}"
+            f"abs {self.max_abs:.3g}, rel {self.max_rel:.3g}, {self.max_ulp:.3g} ULP, {self.sigmas:.3g} sigma; "
+            f"{self.ratio:.3g} of its tolerance {self.tolerance:.3g}"
         )
-
-
-def budget(accuracy: Accuracy, dtype: str, rounding: float = 0.0, tolerance64: float = TOLERANCE64) -> float:
-    """The largest allowed absolute error of an output.
-
-    `rounding` is what rounding alone leaves where large numbers cancel. The policy target does not change when all its
-    logits move together, so the gradient of their common bias is zero but for rounding, in the original as well; and
-    the KL of two nearly equal policies is a small sum of differences of log-probabilities near 1. In float32 it is
-    given for logs only: the mean of signed numbers is as uncertain as they are, however small it is itself, and how
-    close one summation order comes to the truth on a few inputs is luck.
-    """
-    if dtype == "float64":
-        return max(tolerance64 * accuracy.scale, sensitivity(accuracy), rounding)
-    assert accuracy.distance32 is not None, "no float32 distance was recorded"
-    return FACTOR32 * max(accuracy.distance32, HALF_ULP32 * accuracy.scale, rounding)
-
-
-def sensitivity(accuracy: Accuracy) -> float:
-    """How far the original's own float64 answer may be from exact, as measured on it.
-
-    Either what it moves by when its inputs do, or what its roundings add up to: its float32 error, scaled to float64,
-    once for the original and once for the candidate. That is larger where small inputs pass through large
-    intermediate numbers, as in the KL of two nearly equal policies.
-    """
-    return max(accuracy.sensitivity64, 2.0 * FLOAT32_TO_FLOAT64 * (accuracy.distance32 or 0.0))
 
 
 def form_problem(got: Any, shape: tuple[int, ...], kind: str, dtype: str) -> str:
@@ -104,115 +98,112 @@ def form_problem(got: Any, shape: tuple[int, ...], kind: str, dtype: str) -> str
     return "" if fits else f"expected dtype {expected}, got {got.dtype}."
 
 
-def pattern_problem(ref: np.ndarray, got: np.ndarray, kind: str, allowed: float) -> str:
+def pattern_problem(ref: np.ndarray, got: np.ndarray, kind: str, allowed: np.ndarray) -> str:
     """Returns which NaN, infinity or block of zeros is out of place, or an empty string."""
+    is_free = np.isposinf(allowed)  # the noise itself leaves the finite numbers there
     for name, pattern in (("NaN", np.isnan), ("+infinity", np.isposinf), ("-infinity", np.isneginf)):
         expected, present = pattern(ref), pattern(got)
-        if not np.array_equal(expected, present):
-            where = np.argwhere(expected != present)[0].tolist()
+        wrong = (expected != present) & ~is_free
+        if wrong.any():
+            where = np.argwhere(wrong)[0].tolist()
             return f"{name} at {where} is {'missing' if expected[tuple(where)] else 'not in the reference'}."
-    if kind == "vjp" and not ref.any() and np.abs(got).max(initial=0.0) > allowed:
+    if kind == "vjp" and not ref.any() and (np.abs(got) > allowed).any():
         return f"{OF_ZEROS} stopped in the reference (all zero), but reaches {np.abs(got).max():.3g} here."
-    if kind == "vjp" and not got.any() and np.abs(ref).max(initial=0.0) > allowed:
+    if kind == "vjp" and not got.any() and (np.abs(ref) > allowed).any():
         return f"{OF_ZEROS} zero here, but reaches {np.abs(ref).max():.3g} in the reference."
     return ""
-
-
-def errors(ref: np.ndarray, got: np.ndarray, sides: list[np.ndarray], allowed: float) -> tuple[np.ndarray, np.ndarray]:
-    """Absolute errors, and which elements stand at a branch.
-
-    At a branch (where the original's own answer jumps when its inputs move by one unit in the last place) the
-    answer on either side is right, and the error is the distance to the nearest.
-    """
-    with np.errstate(invalid="ignore"):
-        error = np.where(np.isfinite(ref), np.abs(got.astype(np.float64) - ref), 0.0)
-    at_branch = np.zeros(ref.shape, bool)
-    for side in sides:
-        at_branch |= np.abs(side - ref) > allowed
-    for side in sides:
-        error = np.where(at_branch, np.minimum(error, np.abs(got - side)), error)
-    return error, at_branch
 
 
 def compare(
     where: tuple[str, str, str],
     kind: str,
-    dtype: str,
+    precision: str,
     ref: np.ndarray,
     got: Any,
-    accuracy: Accuracy,
-    sides: list[np.ndarray] | None = None,
+    sigma: np.ndarray,
     shape: tuple[int, ...] | None = None,
-    rounding: float = 0.0,
-    tolerance64: float = TOLERANCE64,
+    alternatives: np.ndarray | None = None,
+    dtype: str = "",
 ) -> Row:
-    """Compares one output with the float64 truth (or an integer one with what it must be exactly).
+    """Compares one output with the float64 truth; an integer one with what it must be exactly.
 
     Args:
         where: layer, case and output, for the report.
         kind: `value` or `vjp`.
-        dtype: the precision the candidate computed in.
+        precision: whose tolerance is used; one of `PRECISIONS`.
         ref: the truth, or its sketch.
         got: what the candidate gave, whole.
-        accuracy: the original's own measured accuracy.
-        sides: the original's answers on either side of a branch.
+        sigma: of each element of `ref`, at this precision.
         shape: the shape that `got` must have, where `ref` is only a sketch of it.
-        rounding: what rounding alone leaves where large numbers cancel (see `budget`).
-        tolerance64: share of the output's scale that is allowed in float64.
+        alternatives: [N, ...], other integers that rounding gives, for an output of integers.
+        dtype: that `got` must have, where it is not the precision's own.
     """
-    problem = form_problem(got, ref.shape if shape is None else shape, ref.dtype.kind, dtype)
+    expected = ref.shape if shape is None else shape
+    problem = form_problem(got, expected, ref.dtype.kind, dtype or computed_in(precision))
     if problem:
-        return failed(where, kind, dtype, problem, accuracy.scale)
+        return failed(where, kind, precision, problem)
     if ref.dtype.kind != "f":
-        return _exact(where, kind, dtype, ref, got)
-    got = got if got.shape == ref.shape else sketch(got)
-    allowed = budget(accuracy, dtype, rounding, tolerance64)
-    if np.isposinf(allowed):  # the original itself overflows in float32, where the truth does not: nothing to hold to
-        return Row(*where, kind, dtype, 0.0, 0.0, 0.0, accuracy.scale, allowed, 0.0, True, (), None, None)
+        return _exact(where, kind, precision, ref, got, alternatives)
+    got = np.asarray(got if got.shape == ref.shape else sketch(got), np.float64)
+    scale, bits = scale_of(ref), PRECISIONS[precision]
+    allowed = tolerance(sigma, scale, bits)
     problem = pattern_problem(ref, got, kind, allowed)
     if problem:
-        return failed(where, kind, dtype, problem, accuracy.scale)
-    error, at_branch = errors(ref, got, sides or [], allowed)
-    if error.size == 0:
-        return Row(*where, kind, dtype, 0.0, 0.0, 0.0, accuracy.scale, allowed, 0.0, True, (), None, None)
-    index = np.unravel_index(int(np.argmax(error)), error.shape)
-    worst, reference, given = float(error[index]), float(ref[index]), float(got[index])
+        return failed(where, kind, precision, problem, scale)
+    if ref.size == 0:
+        return Row(*where, kind, precision, scale=scale)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        error = np.where(np.isfinite(ref) & ~np.isposinf(allowed), np.abs(got - ref), 0.0)
+        ratio = np.where(error == 0.0, 0.0, error / allowed)
+    index = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
+    worst, reference = float(error[index]), float(ref[index])
     return Row(
         *where,
         kind=kind,
-        dtype=dtype,
+        dtype=precision,
         max_abs=worst,
-        max_rel=worst / accuracy.scale if accuracy.scale else worst,
-        max_ulp=worst / float(np.spacing(np.abs(ref[index]).astype(dtype))),
-        scale=accuracy.scale,
-        budget=allowed,
-        ratio=_ratio(worst, allowed),
-        equal=worst <= allowed,
+        max_rel=worst / scale if scale else worst,
+        max_ulp=worst / float(np.spacing(np.abs(ref[index]).astype(computed_in(precision)))),
+        sigmas=float(excess(error, sigma, scale, bits).max()),
+        scale=scale,
+        tolerance=float(allowed[index]),
+        ratio=float(ratio[index]),
+        equal=bool(ratio[index] <= 1.0),
         index=tuple(int(i) for i in index),
         ref=reference,
-        got=given,
-        at_branch=int(at_branch.sum()),
-        ill_conditioned=dtype == "float64" and tolerance64 * accuracy.scale < worst <= allowed,
+        got=float(got[index]),
+        elements=ref.size,
+        silent=int(uninformative(ref, sigma).sum()) if precision == "float64" else 0,
+        counts=_counts(error, sigma, bits),
     )
 
 
-def failed(where: tuple[str, str, str], kind: str, dtype: str, problem: str, scale: float = 0.0) -> Row:
+def _counts(error: np.ndarray, sigma: np.ndarray, bits: int) -> tuple[int, ...]:
+    """Elements by their error in sigmas, in bins of a quarter; the last bin is open."""
+    moves = np.isfinite(sigma) & (sigma > 2.0 * SMALLEST[bits])  # less is no rounding, only the end of the numbers
+    with np.errstate(over="ignore"):
+        bins = np.minimum(error[moves] / sigma[moves] * BINS_PER_SIGMA, NUM_BINS - 1).astype(int)
+    return tuple(np.bincount(bins, minlength=NUM_BINS).tolist())
+
+
+def failed(where: tuple[str, str, str], kind: str, precision: str, problem: str, scale: float = 0.0) -> Row:
     """The row of an output that cannot be compared in numbers."""
-    return Row(*where, kind, dtype, np.inf, np.inf, np.inf, scale, 0.0, np.inf, False, (), None, None, problem=problem)
+    inf = np.inf
+    return Row(*where, kind, precision, inf, inf, inf, inf, scale, ratio=inf, equal=False, problem=problem)
 
 
-def _ratio(error: float, allowed: float) -> float:
-    if error == 0.0:
-        return 0.0
-    return error / allowed if allowed else np.inf
-
-
-def _exact(where: tuple[str, str, str], kind: str, dtype: str, ref: np.ndarray, got: np.ndarray) -> Row:
+def _exact(
+    where: tuple[str, str, str], kind: str, precision: str, ref: np.ndarray, got: np.ndarray, others: np.ndarray | None
+) -> Row:
     differs = np.asarray(ref != got)
+    if others is not None:
+        differs &= np.all(others != got, axis=0)
     if not differs.any():
-        return Row(*where, kind, dtype, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, True, (), None, None)
+        return Row(*where, kind, precision, scale=1.0, elements=ref.size)
     index = tuple(np.argwhere(differs)[0].tolist())
-    values = float(ref[index]), float(got[index])
-    gap = abs(values[0] - values[1])
     problem = f"must be exactly equal; at {list(index)} expected {ref[index]}, got {got[index]}."
-    return Row(*where, kind, dtype, gap, gap, np.inf, 1.0, 0.0, np.inf, False, index, *values, problem=problem)
+    expected, given = float(ref[index]), float(got[index])
+    gap = abs(expected - given)
+    return replace(
+        failed(where, kind, precision, problem, 1.0), max_abs=gap, max_rel=gap, index=index, ref=expected, got=given
+    )

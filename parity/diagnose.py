@@ -1,9 +1,9 @@
 """Which mistake is it? Asks, for each layer that differs, what makes the port give the candidate's wrong numbers.
 
 Every catalogued mistake that can reach the layer is planted in a copy of the port; one that reproduces the candidate's
-outputs and VJPs on all stored cases of the layer, within budget, is the diagnosis. Layers are taken in data-flow order,
-and what was found upstream is planted already, so that a layer that only inherits an error is told from one that adds
-its own. Where no single mistake fits, pairs of mistakes of the same layer are tried.
+outputs and VJPs on all stored cases of the layer, within tolerance, is the diagnosis. Layers are taken in data-flow
+order, and what was found upstream is planted already, so that a layer that only inherits an error is told from one that
+adds its own. Where no single mistake fits, pairs of mistakes of the same layer are tried.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from parity.check import Judge, cast, load
 from parity.compare import Row
 from parity.implementation import CannotRun, Implementation
 from parity.layers.spec import Arrays, upstream
-from parity.store import Accuracy, Golden, Store, reduced
+from parity.sigma import Rounding
+from parity.store import Golden, Store, reduced
+from parity.tolerance import scale_of
 
 __all__ = ["Finding", "closing_line", "diagnose"]
 
 NO_NUMBERS = ("raised", "changed its input", "expected ", "is missing", "is not an output")
-SINGLE = 1e-6  # what rounding to float32 somewhere inside may leave, relative to an output's scale
-ROUNDS_MORE = "Equal in float64, so the formula is right; in float32 it is less exact than the original is."
-Precision = Literal["within budget", "to float32 precision"]
+ROUNDS_MORE = "Equal in float64, so the formula is right; in float32 it is less exact than rounding explains."
+Precision = Literal["within tolerance", "to float32 precision"]
 
 
 class Suspect:
@@ -49,7 +50,7 @@ class Suspect:
 
     @property
     def worst(self) -> Row:
-        """The comparison furthest past its budget, values in float64 before all others."""
+        """The comparison furthest past its tolerance, values in float64 before all others."""
         rank = {("value", "float64"): 2, ("vjp", "float64"): 1}
         return max(self.different, key=lambda row: (rank.get((row.kind, row.dtype), 0), row.ratio))
 
@@ -78,13 +79,12 @@ class Suspect:
         if golden.vjps and self.has_gradients:
             more = (cast(golden.cotangents, "float64"), sorted(golden.vjps))
             vjps = self.candidate.vjp(self.layer, cast(golden.inputs, "float64"), *given, *more)
-        answer = {"value": _reduced(values, golden.outputs["float64"]), "vjp": _reduced(vjps, golden.vjps)}
-        accuracy = {
-            kind: {name: _rescaled(golden.accuracy[kind][name], value) for name, value in arrays.items()}
+        answer = {"value": _reduced(values, golden.outputs), "vjp": _reduced(vjps, golden.vjps)}
+        sigmas = {
+            kind: {name: _rescaled(golden, kind, name, value) for name, value in arrays.items()}
             for kind, arrays in answer.items()
         }
-        outputs, sides = {"float64": answer["value"]}, {"value": {}, "vjp": {}}  # type: ignore[var-annotated]
-        return replace(golden, outputs=outputs, vjps=answer["vjp"], sides=sides, accuracy=accuracy)
+        return replace(golden, outputs=answer["value"], vjps=answer["vjp"], rounding=Rounding(sigmas))
 
     def fit(self, bugs: Sequence[Bug], scope: str = "everything") -> Precision | None:
         """Whether the port with these mistakes gives the candidate's answers, and how exactly."""
@@ -94,19 +94,19 @@ class Suspect:
             return None
         if self.failures:
             seen = _failures([row for golden in self.goldens for row in Judge(mutant).rows(golden)])
-            return "within budget" if self.failures == seen else None
+            return "within tolerance" if self.failures == seen else None
         return self._agreement(mutant, scope)
 
     def _agreement(self, mutant: Implementation, scope: str) -> Precision | None:
-        precision: Precision = "within budget"
+        precision: Precision = "within tolerance"
         for answer in self.answers():
             asked = replace(answer, vjps={}) if scope == "values" else answer
-            for row in Judge(mutant).rows(asked):
-                if row.equal:
-                    continue
-                if row.problem or row.max_rel > min(SINGLE, 0.01 * self.worst.max_rel):
-                    return None
-                precision = "to float32 precision"
+            if all(row.equal for row in Judge(mutant, ("float64",)).rows(asked)):
+                continue
+            rows = list(Judge(mutant, ("float32",), answers_in="float64").rows(asked))
+            if not all(row.equal and row.max_rel <= 0.01 * self.worst.max_rel for row in rows):
+                return None
+            precision = "to float32 precision"
         return precision
 
 
@@ -118,12 +118,11 @@ def _reduced(given: Arrays, asked: Collection[str]) -> Arrays:
     return {name: reduced(np.asarray(given[name])) for name in asked if name in given}
 
 
-def _rescaled(accuracy: Accuracy, values: np.ndarray) -> Accuracy:
-    """The same accuracy for an answer of another size."""
-    finite = np.abs(values[np.isfinite(values)]) if values.dtype.kind == "f" else np.zeros(0)
-    scale = max(accuracy.scale, float(finite.max(initial=0.0)))
-    growth = scale / accuracy.scale if accuracy.scale else 1.0
-    return Accuracy(scale, accuracy.sensitivity64 * growth, accuracy.distance32)
+def _rescaled(golden: Golden, kind: str, name: str, answer: np.ndarray) -> dict[int, np.ndarray]:
+    """Sigma of an answer of another scale than the golden's."""
+    scale = scale_of(golden.truth(kind)[name])
+    growth = max(scale_of(answer) / scale, 1.0) if scale else 1.0
+    return {bits: growth * golden.sigma(kind, name, bits) for bits in golden.recorded_at(kind)}
 
 
 class Map:
@@ -196,7 +195,7 @@ def explain(
     for groups, scope in attempts(suspect, possible, inherited, equal):
         fits = {group: fit for group in groups if (fit := suspect.fit(group, scope))}
         if fits:
-            best, *others = sorted(fits, key=lambda group: fits[group] != "within budget")
+            best, *others = sorted(fits, key=lambda group: fits[group] != "within tolerance")
             also = tuple(" + ".join(_names(group, inherited)) for group in others if fits[group] == fits[best])
             names = _names(best, inherited)
             return replace(finding, mistakes=names, precision=fits[best], scope=scope, also=also)

@@ -9,7 +9,8 @@ Inputs, outputs, cotangents and gradients are flat dicts of NumPy arrays; `setti
 `dtype` is `"float64"` or `"float32"` and says in which precision to compute and answer.
 
 Two more methods are called where they are there: `run_and_vjp(layer, inputs, settings, dtype, cotangents, wrt)`, both
-at once, and `keep_programs(folder)`, which may keep there what is compiled, for the next run.
+at once, and `keep_programs(folder)`, which may keep there what is compiled, for the next run. A live reference also has
+`rounding(layer, inputs, settings, cotangents, wrt, bits)`, how far rounding takes each number of its answer.
 """
 
 from __future__ import annotations

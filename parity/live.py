@@ -1,40 +1,35 @@
 """Reference against candidate on inputs that nobody has recorded: the live comparison behind `parity/test_live.py`.
 
-The reference is the original where it is installed, else the stand-in. A sample is first judged as if the reference
-were exact. Only where that says "different" is the reference's own exactness measured (`parity.exactness`; first what
-costs little), and the sample judged again: Hypothesis looks for ill-conditioned inputs and finds them. It also finds
-branches (a tie, a bin's edge, a kink), reached by one rounding and missed by another; a number that differs there and
-at no input beside it stands at a branch, where the answer of either side is right. What the goldens hold of such points
-is exact.
+The reference is the original where it is installed, else the stand-in. Its answer in float64 is the truth, and the rule
+is that of the goldens (`parity.tolerance`). Sigma costs another compilation. So a sample is first judged with sigma
+taken as 0, which allows less; only where that calls a number different is sigma measured and the sample judged again.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
-
-from parity.check import Judge, cast
-from parity.compare import ROUNDING64, Row
-from parity.exactness import ASIDE, Reference, Sample
+from parity.check import BOTH, Judge, cast
+from parity.compare import Row
 from parity.implementation import CannotRun, Implementation, load
 from parity.layers import REGISTRY
-from parity.layers.draw import case_inputs, generator, shifted
-from parity.layers.spec import Case, Layer
-from parity.store import Golden
+from parity.layers.draw import case_cotangents, case_inputs
+from parity.layers.spec import Arrays, Case, Layer, Settings
+from parity.sigma import Rounding
+from parity.store import Golden, reduced
+from parity.tolerance import PRECISIONS
 
-JITTERS = 8
+LIVE = "live"
 WITHOUT_GRADIENTS = frozenset(
     name for name, layer in REGISTRY.items() if layer.is_live and not any(case.gradients for case in layer.cases)
 )
-BESIDE = 3  # how many inputs beside a sample are asked before it is called a branch
 
 
 class NoLiveReference(CannotRun):
-    """JAX is not installed, so neither the original nor the stand-in can speak."""
+    """JAX is not installed, so neither the original nor the stand-in can run."""
 
 
 @lru_cache(maxsize=1)
@@ -46,75 +41,98 @@ def live_reference() -> Implementation:
         return load("standin")
     except CannotRun as error:
         if isinstance(error.__context__, ModuleNotFoundError):
-            raise NoLiveReference(f"Nothing can speak live: {error} `pip install 'disco-parity[jax]'` helps.") from None
+            raise NoLiveReference(f"Nothing can run live: {error} `pip install 'disco-parity[jax]'` helps.") from None
         raise
 
 
+@dataclass(frozen=True)
+class Sample:
+    """One input of a layer: a case of the registry as template, drawn anew; perhaps with edges, perhaps cut smaller.
+
+    Attributes:
+        case: says whether it is judged by gradients too.
+        settings: sizes and static numbers.
+        inputs: the arrays.
+        how: in words, for a failure.
+    """
+
+    case: Case
+    settings: Settings
+    inputs: Arrays
+    how: str = ""
+
+    def __repr__(self) -> str:
+        return f"<sample {self.how}>"
+
+
 def drawn(layer: Layer, case: Case, seed: int) -> Sample:
-    """A case's like: inputs from another seed, made awkward in the same way."""
-    inputs = case_inputs(layer, case, "live", str(seed))
+    """A sample that is awkward in the way of a case, from another seed."""
+    inputs = case_inputs(layer, case, LIVE, str(seed))
     return Sample(case, layer.case_settings(case), inputs, f"like {case.name}, seed {seed}")
 
 
-def judge(candidate: Implementation, golden: Golden) -> list[Row]:
-    """Rows of a live comparison; rounding where the reference's gradient cancels to exactly 0 is no gradient."""
-    rows = []
-    for row in Judge(candidate).rows(golden):
-        is_leak = row.kind == "vjp" and "stopped" in row.problem
-        if not (is_leak and _largest_gradient(candidate, golden, row.output) <= _rounding(golden)):
-            rows.append(row)
-    return rows
+class Reference:
+    """What the reference answers on one sample."""
 
+    def __init__(self, implementation: Implementation, layer: Layer, sample: Sample):
+        """Takes the sample; nothing runs yet."""
+        self.implementation, self.layer, self.sample = implementation, layer, sample
+        self.wrt = layer.differentiable(sample.settings) if sample.case.gradients else []
+        self.cotangents = case_cotangents(layer, LIVE, sample.settings) if self.wrt else {}
 
-def _rounding(golden: Golden) -> float:
-    return ROUNDING64 * max(float(np.abs(value).max()) for value in golden.cotangents.values())
+    def golden(self, precisions: Sequence[str] = BOTH, gradients: bool = True, measured: bool = True) -> Golden:
+        """Its answer as a golden; with sigma measured, or taken as 0; with or without VJPs, which cost most."""
+        name, settings, inputs = self.layer.name, self.sample.settings, self.sample.inputs
+        wrt = self.wrt if gradients else []
+        asked = (cast(self.cotangents, "float64") if wrt else {}, wrt)
+        values, vjps = self._answer(cast(inputs, "float64"), *asked)
+        bits = sorted({PRECISIONS[precision] for precision in precisions}, reverse=True)
+        measure = getattr(self.implementation, "rounding", None) if measured else None
+        return Golden(
+            layer=name,
+            case=LIVE,
+            settings=settings,
+            origin="live",
+            meta_params="seeded",
+            inputs=inputs,
+            cotangents=asked[0],
+            outputs={output: reduced(value) for output, value in values.items()},
+            vjps={output: reduced(value) for output, value in vjps.items()},
+            rounding=measure(name, inputs, settings, *asked, bits) if measure else Rounding(),
+        )
 
-
-def _largest_gradient(candidate: Implementation, golden: Golden, name: str) -> float:
-    given = cast(golden.inputs, "float64")
-    result = candidate.vjp(golden.layer, given, golden.settings, "float64", golden.cotangents, [name])
-    return float(np.abs(result[name]).max())
+    def _answer(self, inputs: Arrays, cotangents: Arrays, wrt: Sequence[str]) -> tuple[Arrays, Arrays]:
+        """Outputs and VJPs; from one compiled program where the reference offers that."""
+        name, settings, reference = self.layer.name, self.sample.settings, self.implementation
+        if not wrt:
+            return reference.run(name, inputs, settings, "float64"), {}
+        if hasattr(reference, "run_and_vjp"):
+            return reference.run_and_vjp(name, inputs, settings, "float64", cotangents, wrt)
+        values = reference.run(name, inputs, settings, "float64")
+        return values, reference.vjp(name, inputs, settings, "float64", cotangents, wrt)
 
 
 def worst_ratio(rows: Sequence[Row]) -> float:
-    """The largest error over budget, finite, for Hypothesis to aim at."""
+    """The largest error over its tolerance, finite, for Hypothesis to aim at."""
     return min(max((row.ratio for row in rows), default=0.0), 1e6)
 
 
-def compare_live(reference: Implementation, candidate: Implementation, layer: Layer, sample: Sample) -> list[Row]:
+def compare_live(
+    reference: Implementation,
+    candidate: Implementation,
+    layer: Layer,
+    sample: Sample,
+    precisions: tuple[str, ...] = BOTH,
+) -> list[Row]:
     """All comparisons of one sample."""
-    asked = Reference(reference, layer, sample)
-    rows = judge(candidate, asked.unmeasured())
+    asked, judge = Reference(reference, layer, sample), Judge(candidate, precisions)
+    rows = list(judge.rows(asked.golden(precisions, measured=False)))
     different = [row for row in rows if not row.equal]
-    if not different:
+    if all(row.is_of_form for row in different):
         return rows
     gradients = any(row.kind == "vjp" for row in different)
-    untouched = [] if gradients else [row for row in rows if row.kind == "vjp"]
-    if all(row.dtype == "float64" for row in different):  # most often this explains them, and nothing is compiled
-        nearby = judge(candidate, asked.moved(JITTERS, gradients))
-        if all(row.equal for row in nearby):
-            return [*nearby, *(row for row in rows if row.dtype != "float64"), *untouched]
-
-    def again(tried: Sample) -> list[Row]:
-        return judge(candidate, Reference(reference, layer, tried).measured(JITTERS, gradients))
-
-    return [*_off_branches(layer, sample, again(sample), again), *untouched]
-
-
-def _off_branches(layer: Layer, sample: Sample, rows: list[Row], again: Callable[[Sample], list[Row]]) -> list[Row]:
-    """The rows, with those called equal that differ here but at no input beside."""
-    suspects = {_subject(row) for row in rows if not row.equal and not row.is_of_form}
-    rng = generator(layer.name, "beside")
-    for _ in range(BESIDE):
-        if not suspects:
-            return rows
-        beside = replace(sample, inputs=shifted(sample.inputs, ASIDE, rng))
-        suspects -= {_subject(row) for row in again(beside) if not row.equal}
-    return [replace(row, equal=True, at_branch=1, problem="") if _subject(row) in suspects else row for row in rows]
-
-
-def _subject(row: Row) -> tuple[str, str, str]:
-    return row.output, row.kind, row.dtype
+    again = list(judge.rows(asked.golden(precisions, gradients)))
+    return again if gradients else [*again, *(row for row in rows if row.kind == "vjp")]
 
 
 def check_layer_live(candidate: Implementation, layer: str, examples: int = 3) -> Iterator[Row]:

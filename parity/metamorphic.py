@@ -1,23 +1,26 @@
-"""Relations that hold exactly, whatever the numbers: no reference is needed to check them.
+"""Relations that hold whatever the numbers, but for rounding: a candidate is compared with itself.
 
 Permuting the batch permutes every output along it and changes nothing else. Permuting the actions permutes every
 output along them. Where layers treat trajectories one by one, a batch may be split. A step after a terminal one cannot
 reach back over it.
+
+Inputs are those of a golden, so that sigma is known of each number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from parity.check import cast
+from parity.compare import compare
 from parity.implementation import Implementation
 from parity.layers.draw import draw, generator
-from parity.layers.spec import Arrays, Layer, Settings, Spec
-
-TOLERANCE = 1e-11  # of the output's scale: sums are taken in another order
+from parity.layers.spec import Arrays, Case, Layer, Settings, Spec
+from parity.store import Golden, reduced
+from parity.tolerance import PRECISIONS
 
 
 def axes_of(spec: Spec, letter: str) -> list[int]:
@@ -54,45 +57,55 @@ class Relation:
 
     name: str
     applies: Callable[[Layer, Settings], bool]
-    check: Callable[[Implementation, Layer, Settings], str]
+    check: Callable[[Implementation, Layer, Golden], str]
+    case: str = ""
+
+    def template(self, layer: Layer) -> Case | None:
+        """The recorded case whose inputs are used; None where the relation does not apply."""
+        case = next((case for case in layer.cases if case.name == (self.case or layer.cases[0].name)), None)
+        return case if case and self.applies(layer, layer.case_settings(case)) else None
 
 
-def _inputs(layer: Layer, settings: Settings) -> Arrays:
-    rng = generator(layer.name, "metamorphic")
-    drawn = {name: draw(spec, settings, rng) for name, spec in layer.inputs(settings).items()}
-    return cast(drawn, "float64")
+def _sigmas(golden: Golden) -> Arrays:
+    return {name: golden.sigma("value", name, PRECISIONS["float64"]) for name in golden.outputs}
 
 
-def _difference(expected: Arrays, got: Arrays) -> str:
+def _difference(golden: Golden, expected: Arrays, got: Arrays, sigmas: Arrays) -> str:
+    """What differs by more than the rule allows."""
     for name, ref in expected.items():
-        scale = max(float(np.abs(ref.astype(np.float64)).max(initial=0.0)), 1e-300)
-        error = float(np.abs(got[name].astype(np.float64) - ref).max(initial=0.0))
-        if not error <= TOLERANCE * scale:
-            return f"{name} differs by {error / scale:.3g} of its scale"
+        where = (golden.layer, golden.case, name)
+        row = compare(where, "value", "float64", reduced(ref), got[name], sigmas[name], ref.shape)
+        if not row.equal:
+            return row.sentence()
     return ""
 
 
-def _permuted(letter: str) -> Callable[[Implementation, Layer, Settings], str]:
-    def check(candidate: Implementation, layer: Layer, settings: Settings) -> str:
-        inputs = _inputs(layer, settings)
+def _permuted(letter: str) -> Callable[[Implementation, Layer, Golden], str]:
+    def check(candidate: Implementation, layer: Layer, golden: Golden) -> str:
+        settings, specs = golden.settings, layer.outputs(golden.settings)
         order = generator(layer.name, "order").permutation(settings[letter])
-        changed = permute(inputs, layer.inputs(settings), letter, order)
-        plain = candidate.run(layer.name, inputs, settings, "float64")
+        changed = permute(golden.inputs, layer.inputs(settings), letter, order)
+        plain = candidate.run(layer.name, cast(golden.inputs, "float64"), settings, "float64")
         got = candidate.run(layer.name, cast(changed, "float64"), settings, "float64")
-        return _difference(permute(plain, layer.outputs(settings), letter, order), got)
+        sigmas = permute(
+            _sigmas(golden), {name: replace(spec, kind="float") for name, spec in specs.items()}, letter, order
+        )
+        return _difference(golden, permute(plain, specs, letter, order), got, sigmas)
 
     return check
 
 
-def _split(candidate: Implementation, layer: Layer, settings: Settings) -> str:
-    inputs, specs, outputs = _inputs(layer, settings), layer.inputs(settings), layer.outputs(settings)
-    whole = candidate.run(layer.name, inputs, settings, "float64")
+def _split(candidate: Implementation, layer: Layer, golden: Golden) -> str:
+    settings, sigmas = golden.settings, _sigmas(golden)
+    specs, outputs = layer.inputs(settings), layer.outputs(settings)
+    whole = candidate.run(layer.name, cast(golden.inputs, "float64"), settings, "float64")
     first = settings["B"] // 2
     for start, stop in ((0, first), (first, settings["B"])):
         part = {**settings, "B": stop - start}
-        given = {name: _range(value, specs[name], start, stop) for name, value in inputs.items()}
+        given = {name: _range(value, specs[name], start, stop) for name, value in golden.inputs.items()}
         got = candidate.run(layer.name, cast(given, "float64"), part, "float64")
-        problem = _difference({name: _range(v, outputs[name], start, stop) for name, v in whole.items()}, got)
+        own, expected = ({k: _range(v, outputs[k], start, stop) for k, v in of.items()} for of in (sigmas, whole))
+        problem = _difference(golden, expected, got, own)
         if problem:
             return problem
     return ""
@@ -104,19 +117,18 @@ def _range(value: np.ndarray, spec: Spec, start: int, stop: int) -> np.ndarray:
     return value
 
 
-def _step_after_terminal(candidate: Implementation, layer: Layer, settings: Settings) -> str:
-    longer = {**settings, "T": settings["T"] + 1}
-    inputs = _inputs(layer, longer)
-    for name in ("is_terminal", "continues"):
-        if name in inputs:
-            inputs[name][settings["T"] - 1] = name == "is_terminal"
-    specs = layer.inputs(settings)
-    shorter = {name: value[tuple(slice(n) for n in specs[name].shape(settings))] for name, value in inputs.items()}
-    long = candidate.run(layer.name, inputs, longer, "float64")
-    short = candidate.run(layer.name, cast(shorter, "float64"), settings, "float64")
+def _step_after_terminal(candidate: Implementation, layer: Layer, golden: Golden) -> str:
+    """The golden's last step is terminal; one more step, drawn here, must not be seen from before it."""
+    settings = golden.settings
+    longer, rng = {**settings, "T": settings["T"] + 1}, generator(layer.name, "one more step")
+    inputs = {name: draw(spec, longer, rng) for name, spec in layer.inputs(longer).items()}
+    for name, value in golden.inputs.items():
+        inputs[name][tuple(slice(n) for n in value.shape)] = value
+    long = candidate.run(layer.name, cast(inputs, "float64"), longer, "float64")
+    short = candidate.run(layer.name, cast(golden.inputs, "float64"), settings, "float64")
     # What belongs to the bootstrap step of the shorter trajectory is not compared: it is another step in the longer.
-    steps = settings["T"]
-    return _difference({k: v[:steps] for k, v in short.items()}, {k: v[:steps] for k, v in long.items()})
+    expected, got, sigmas = ({k: v[: settings["T"]] for k, v in of.items()} for of in (short, long, _sigmas(golden)))
+    return _difference(golden, expected, got, sigmas)
 
 
 POOLED = ("transforms/normalize", "values/outs", "moving_average/update", "meta/rnn", "meta/whole")
@@ -143,5 +155,7 @@ RELATIONS = (
     Relation("batch_permuted", _batch_permutes, _permuted("B")),
     Relation("batch_split", _batch_splits, _split),
     Relation("actions_permuted", _actions_permute, _permuted("A")),
-    Relation("step_after_a_terminal", lambda layer, s: layer.name in BY_TRAJECTORY, _step_after_terminal),
+    Relation(
+        "step_after_a_terminal", lambda layer, s: layer.name in BY_TRAJECTORY, _step_after_terminal, "terminal_last"
+    ),
 )

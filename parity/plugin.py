@@ -22,6 +22,7 @@ from parity.implementation import CannotRun, Implementation, load
 from parity.live import NoLiveReference, live_reference
 from parity.store import FixtureError, Store
 from parity.table import coverage, provenance
+from parity.tolerance import PRECISIONS
 
 HERE = Path(__file__).resolve().parent
 ALLOWED_SKIPS = HERE / "allowed_skips.toml"
@@ -36,6 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--impl", default="port", metavar="NAME", help="port, original, standin or package.module:attribute"
     )
     group.addoption("--expected", default=None, metavar="FILE", help="TOML file of known divergences")
+    group.addoption("--precision", default=None, choices=list(PRECISIONS), help="the tolerance to hold it to")
     group.addoption("--examples", type=int, default=0, metavar="N", help="Hypothesis examples for each layer")
     # pytest has a `--strict` of its own by now; it means here as well that layers not provided are failures.
     with contextlib.suppress(ValueError):

@@ -12,6 +12,7 @@ from parity.compare import Row
 from parity.implementation import KNOWN
 from parity.layers.spec import Arrays
 from parity.store import Golden, write_atomically
+from parity.tolerance import PRECISIONS, computed_in, scale_of, tolerance
 
 TEMPLATE = '''"""{summary}
 
@@ -33,14 +34,16 @@ SETTINGS = {settings}
 INPUTS = {inputs}
 {cotangents}
 EXPECTED = {expected}
+ALLOWED = {allowed}
 
 {call}
-worst = np.abs(got.astype(np.float64) - EXPECTED).max() if got.shape == EXPECTED.shape else np.inf
+is_equal = got.shape == EXPECTED.shape and bool((np.abs(got.astype(np.float64) - EXPECTED) <= ALLOWED).all())
 print({what!r}, "of", LAYER)
 print("expected", EXPECTED)
 print("got     ", got)
-print("largest difference", worst, "allowed", {budget!r})
-raise SystemExit(int(not worst <= {budget!r}))
+print("allowed ", ALLOWED)
+print("equal" if is_equal else "DIFFERENT")
+raise SystemExit(int(not is_equal))
 '''
 
 
@@ -61,8 +64,9 @@ def source(golden: Golden, row: Row, implementation: str, file: str) -> str:
     """The text of the file."""
     module, _, attribute = KNOWN.get(implementation, implementation).partition(":")
     is_vjp = row.kind == "vjp"
-    truth = golden.vjps if is_vjp else golden.outputs["float64"]
-    inputs = {k: v.astype(row.dtype) if v.dtype.kind == "f" else v for k, v in golden.inputs.items()}
+    ref, dtype, bits = golden.truth(row.kind)[row.output], computed_in(row.dtype), PRECISIONS[row.dtype]
+    allowed = tolerance(golden.sigma(row.kind, row.output, bits), scale_of(ref), bits)
+    inputs = {k: v.astype(dtype) if v.dtype.kind == "f" else v for k, v in golden.inputs.items()}
     wrt = f"[{row.output!r}]"
     call = (
         f"got = implementation.vjp(LAYER, INPUTS, SETTINGS, DTYPE, COTANGENTS, {wrt})[{row.output!r}]"
@@ -75,14 +79,14 @@ def source(golden: Golden, row: Row, implementation: str, file: str) -> str:
         module=module,
         attribute=attribute,
         layer=golden.layer,
-        dtype=row.dtype,
+        dtype=dtype,
         settings=pprint.pformat(golden.settings, width=110),
         inputs=_dictionary(inputs),
         cotangents=f"COTANGENTS = {_dictionary(golden.cotangents)}" if is_vjp else "",
-        expected=literal(truth[row.output]),
+        expected=literal(ref),
+        allowed=literal(allowed if ref.dtype.kind == "f" else np.zeros(ref.shape)),
         call=call,
         what=f"{'VJP with respect to' if is_vjp else 'output'} {row.output}",
-        budget=row.budget,
     )
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from parity.exactness import Sample
 from parity.layers.draw import as_single
 from parity.layers.spec import Layer, Spec
+from parity.live import Sample
 
 Fails = Callable[[Sample], bool]
 SMALLEST = {"T": 1, "B": 1, "A": 2}

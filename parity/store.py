@@ -1,9 +1,9 @@
 """The golden files: how they are laid out, written atomically and read with every digest checked.
 
 `fixtures/manifest.json` says where everything came from; `fixtures/golden/<layer>.safetensors.gz` holds the tensors of
-one layer, each named `case:kind:name`. Kinds: `in` inputs; `cot` cotangents; `out64` and `out32` the original's
-outputs in both precisions; `vjp64` its vector-Jacobian products; `side64_*` its answers with the inputs moved by
-one unit in the last place, kept where an element stands at a branch.
+one layer, each named `case:kind:name`. Kinds: `in` inputs; `cot` cotangents; `out` the original's outputs in float64;
+`vjp` its vector-Jacobian products; `sigma_out` and `sigma_vjp` how far rounding takes each of those numbers, a row a
+precision (`parity.tolerance`); `other_P` the other answers that rounding to P bits gives for an output of integers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import tempfile
 import zlib
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,10 @@ from safetensors.numpy import save as save_tensors
 
 from parity.layers.draw import generator
 from parity.layers.spec import Arrays, Settings
+from parity.sigma import Rounding, decode, encode
+from parity.tolerance import RECORDED
 
-FORMAT = 3
+FORMAT = 4
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 SKETCH_WIDTH = 256
 SKETCH_ABOVE = 2_048
@@ -49,10 +51,15 @@ def sketch(array: np.ndarray, width: int = SKETCH_WIDTH) -> np.ndarray:
     An error in any single element shows, undiminished, in one of the sums.
     """
     flat = np.asarray(array, np.float64).reshape(-1)
-    signs = generator("sketch", str(flat.size)).integers(0, 2, flat.size) * 2.0 - 1.0
+    signs = _signs(flat.size)
     padded = np.zeros(-(-flat.size // width) * width)
     padded[: flat.size] = flat * signs
     return padded.reshape(-1, width).sum(axis=0)
+
+
+@lru_cache(maxsize=64)
+def _signs(size: int) -> np.ndarray:
+    return generator("sketch", str(size)).integers(0, 2, size) * 2.0 - 1.0
 
 
 def reduced(array: np.ndarray) -> np.ndarray:
@@ -76,26 +83,21 @@ def wide(array: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Accuracy:
-    """How exact the original is on one output (or VJP), measured by the recorder.
-
-    Attributes:
-        scale: largest finite magnitude of the float64 truth.
-        sensitivity64: largest movement in float64 when the inputs move by one unit in the last place, or when it is
-            run eagerly instead of jitted.
-        distance32: its own largest distance to the float64 truth when it computes in float32.
-    """
-
-    scale: float
-    sensitivity64: float
-    distance32: float | None = None
-
-
-@dataclass(frozen=True)
 class Golden:
     """One recorded case of a layer.
 
-    `movements` tells at how many inputs the original's movement was measured, if at more than the recorder's few.
+    Attributes:
+        layer: its name.
+        case: its name.
+        settings: sizes and static numbers.
+        origin: `generated`, `teacher_forced` or `live`.
+        meta_params: `seeded` or `disco103`.
+        inputs: what the original was given.
+        cotangents: of its outputs; none where no VJP is judged.
+        outputs: the truth: the original's outputs in float64.
+        vjps: its vector-Jacobian products in float64.
+        rounding: how far rounding takes each number of the outputs and VJPs.
+        stored: whether the inputs are in the fixtures, or made again from their seed.
     """
 
     layer: str
@@ -105,23 +107,41 @@ class Golden:
     meta_params: str
     inputs: Arrays
     cotangents: Arrays
-    outputs: dict[str, Arrays]
+    outputs: Arrays
     vjps: Arrays
-    sides: dict[str, dict[str, list[np.ndarray]]]
-    accuracy: dict[str, dict[str, Accuracy]]
-    near_branch: dict[str, int]
+    rounding: Rounding
     stored: bool = True
-    movements: int = 0
 
     @property
     def id(self) -> str:
         """E.g. `values/retrace[terminal_middle]`."""
         return f"{self.layer}[{self.case}]"
 
+    def truth(self, kind: str) -> Arrays:
+        """The outputs (`value`) or the VJPs (`vjp`)."""
+        return self.outputs if kind == "value" else self.vjps
+
+    def sigma(self, kind: str, name: str, bits: int) -> np.ndarray:
+        """Sigma of each element of an output or VJP; 0 for integers."""
+        by_bits = self.rounding.sigmas[kind].get(name)
+        return by_bits[bits] if by_bits else np.zeros(self.truth(kind)[name].shape)
+
+    def others(self, name: str, bits: int) -> np.ndarray | None:
+        """[N, ...], the other answers that rounding gives for an output of integers."""
+        return self.rounding.alternatives.get(name, {}).get(bits)
+
+    def recorded_at(self, kind: str) -> tuple[int, ...]:
+        """The bits of precision at which sigma is known, the most first."""
+        known = [tuple(by_bits) for by_bits in self.rounding.sigmas[kind].values()]
+        return known[0] if known else RECORDED[kind]
+
 
 def file_name(layer: str) -> str:
     """The golden file of a layer."""
     return layer.replace("/", ".") + ".safetensors.gz"
+
+
+SIGMA = {"value": "sigma_out", "vjp": "sigma_vjp"}
 
 
 def tensors_of(golden: Golden) -> Arrays:
@@ -130,39 +150,29 @@ def tensors_of(golden: Golden) -> Arrays:
     if golden.stored:
         flat |= {f"in:{name}": compact(value) for name, value in golden.inputs.items()}
         flat |= {f"cot:{name}": compact(value) for name, value in golden.cotangents.items()}
-    for dtype, outputs in golden.outputs.items():
-        flat |= {f"out{dtype[-2:]}:{name}": value for name, value in outputs.items()}
-    flat |= {f"vjp64:{name}": value for name, value in golden.vjps.items()}
-    for kind, sides in golden.sides.items():
-        for name, values in sides.items():
-            flat[f"side64_{kind}:{name}"] = np.stack(values)
+    flat |= {f"out:{name}": value for name, value in golden.outputs.items()}
+    flat |= {f"vjp:{name}": value for name, value in golden.vjps.items()}
+    for kind, sigmas in golden.rounding.sigmas.items():
+        for name, by_bits in sigmas.items():
+            flat[f"{SIGMA[kind]}:{name}"] = np.stack([encode(sigma) for sigma in by_bits.values()])
+    for name, by_bits in golden.rounding.alternatives.items():
+        flat |= {f"other_{bits}:{name}": others for bits, others in by_bits.items()}
     return flat
 
 
 def describe(golden: Golden) -> dict[str, Any]:
     """A case's entry in the manifest."""
-    accuracy = {
-        kind: {name: _plain(a.__dict__) for name, a in sorted(by_name.items())}
-        for kind, by_name in golden.accuracy.items()
-    }
     entry = {
         "settings": golden.settings,
         "origin": golden.origin,
         "meta_params": golden.meta_params,
         "stored": golden.stored,
-        "near_branch": golden.near_branch,
-        "accuracy": accuracy,
+        "bits": {kind: list(golden.recorded_at(kind)) for kind in SIGMA},
         "tensors": {name: digest(value) for name, value in sorted(tensors_of(golden).items())},
     }
-    if golden.movements:
-        entry["movements"] = golden.movements
     if not golden.stored:
         entry["made_from_seed"] = {name: digest(value) for name, value in sorted(golden.inputs.items())}
     return entry
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -198,6 +208,18 @@ def manifest_bytes(content: dict[str, Any]) -> bytes:
     body = {key: value for key, value in content.items() if key != "digest"}
     whole = {**body, "digest": hashlib.sha256(canonical(body).encode()).hexdigest()}
     return (json.dumps(whole, sort_keys=True, indent=0, allow_nan=False) + "\n").encode()  # unindented: it is large
+
+
+def _rounding(parts: dict[str, Arrays], bits: dict[str, list[int]]) -> Rounding:
+    """What `tensors_of` wrote of it."""
+    found = Rounding()
+    for kind, prefix in SIGMA.items():
+        for name, rows in parts.get(prefix, {}).items():
+            found.sigmas[kind][name] = {p: decode(row) for p, row in zip(bits[kind], rows, strict=True)}
+    for prefix in (key for key in parts if key.startswith("other_")):
+        for name, others in parts[prefix].items():
+            found.alternatives.setdefault(name, {})[int(prefix.removeprefix("other_"))] = others
+    return found
 
 
 REMEDY = "Restore it with `git checkout -- fixtures`, or record again with `python -m reference record`."
@@ -286,17 +308,9 @@ class Store:
             meta_params=entry["meta_params"],
             inputs=parts.get("in", {}) if entry["stored"] else self._checked(layer, case, made_inputs or {}),
             cotangents=parts.get("cot", {}),
-            outputs={d: parts[f"out{d[-2:]}"] for d in ("float64", "float32") if f"out{d[-2:]}" in parts},
-            vjps=parts.get("vjp64", {}),
-            sides={
-                kind: {name: list(stack) for name, stack in parts.get(f"side64_{kind}", {}).items()}
-                for kind in ("value", "vjp")
-            },
-            accuracy={
-                kind: {name: Accuracy(**values) for name, values in by_name.items()}
-                for kind, by_name in entry["accuracy"].items()
-            },
-            near_branch=entry["near_branch"],
+            outputs=parts.get("out", {}),
+            vjps=parts.get("vjp", {}),
+            rounding=_rounding(parts, entry["bits"]),
             stored=entry["stored"],
         )
 

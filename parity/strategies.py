@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hypothesis import strategies as st
 
-from parity.exactness import Sample
 from parity.layers.draw import as_single
 from parity.layers.spec import Arrays, Case, Layer, Settings
-from parity.live import drawn
+from parity.live import Sample, drawn
 
 HEAVY = (
     *("meta/rnn", "meta/whole", "disco/unroll_meta_net"),

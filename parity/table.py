@@ -13,8 +13,10 @@ from parity.expected import Divergence, problems, unexpected
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
 from parity.store import Store
+from parity.tolerance import C
 
-COLUMNS = (("value", "float64"), ("vjp", "float64"), ("value", "float32"))
+COLUMNS = (("value", "float64"), ("vjp", "float64"), ("value", "float32"), ("vjp", "float32"))
+SEEN_AS = {"float32": "float32", "tf32": "TF32", "bf16": "bfloat16"}
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class LayerSummary:
     cases: int
     comparisons: int
     different: int
-    at_branch: int
+    seen: str
     worst: dict[tuple[str, str], Row | None]
 
     @property
@@ -35,8 +37,20 @@ class LayerSummary:
 
 
 def worst(rows: Iterable[Row]) -> Row | None:
-    """The row that is furthest past (or closest to) its budget."""
+    """The row that is furthest past (or closest to) its tolerance."""
     return max(rows, key=lambda row: row.ratio, default=None)
+
+
+def seen_in(rows: Iterable[Row]) -> str:
+    """The precision that a layer was seen to compute in: the finest whose tolerance holds for all its float32 values.
+
+    Empty where no value was judged in float32.
+    """
+    seen = {row.seen for row in rows if (row.kind, row.dtype) == ("value", "float32") and not row.is_of_form}
+    coarsest = next((precision for precision in ("", "bf16", "tf32", "float32") if precision in seen), None)
+    if coarsest is None:
+        return ""
+    return f"agrees as {SEEN_AS[coarsest]} would" if coarsest else "agrees in no precision"
 
 
 def summarise(rows: list[Row]) -> list[LayerSummary]:
@@ -50,29 +64,37 @@ def summarise(rows: list[Row]) -> list[LayerSummary]:
             len({row.case for row in mine}),
             len(mine),
             sum(not row.equal for row in mine),
-            sum(row.at_branch for row in mine),
-            {column: worst(r for r in mine if (r.kind, r.dtype) == column) for column in COLUMNS},
+            seen_in(mine),
+            {column: worst(r for r in mine if (r.kind, r.dtype) == column) for column in columns_of(rows)},
         )
         for layer, mine in layers.items()
     ]
 
 
 def relative(row: Row | None) -> str:
-    """Error against scale, with its share of the budget."""
+    """Error relative to the scale, and in sigmas."""
     if row is None:
         return "–"
-    return f"{row.max_rel:.1e} ({row.ratio:.2g})"
+    return f"{row.max_rel:.1e} ({row.sigmas:.1f}σ)"
 
 
 def terminal_table(rows: list[Row]) -> Table:
-    """The table of `python -m parity check`."""
-    titles = ("layer", "cases", "compared", "float64", "VJP float64", "float32", "verdict")
-    table = Table(*titles, box=None, pad_edge=False)
-    for s in summarise(rows):
+    """The table of `python -m parity check`; its columns are those that were compared."""
+    summaries = summarise(rows)
+    columns = [column for column in columns_of(rows) if any(s.worst.get(column) for s in summaries)]
+    titles = ("layer", "cases", "compared", *(f"{'VJP ' if kind == 'vjp' else ''}{dtype}" for kind, dtype in columns))
+    table = Table(*titles, "verdict", "precision seen", box=None, pad_edge=False)
+    for s in summaries:
         style = "red" if s.different else None
-        cells = [relative(s.worst[column]) for column in COLUMNS]
-        table.add_row(s.layer, str(s.cases), str(s.comparisons), *cells, s.verdict, style=style)
+        cells = [relative(s.worst[column]) for column in columns]
+        table.add_row(s.layer, str(s.cases), str(s.comparisons), *cells, s.verdict, s.seen, style=style)
     return table
+
+
+def columns_of(rows: Iterable[Row]) -> list[tuple[str, str]]:
+    """Kinds and precisions that were compared, in a fixed order."""
+    known = [*COLUMNS, ("value", "tf32"), ("value", "fp16"), ("value", "bf16")]
+    return [column for column in known if column in {(row.kind, row.dtype) for row in rows}]
 
 
 def provenance(store: Store, implementation: str, description: str) -> str:
@@ -103,9 +125,6 @@ def closing_lines(outcome: Outcome, entries: list[Divergence], most: int = 20) -
     if len(new) > most:
         lines.append(f"... and {len(new) - most} more; --json has them all.")
     lines += problems(outcome.rows, entries)
-    loose = sorted({f"{r.layer}[{r.case}] {r.kind} of {r.output}" for r in outcome.rows if r.ill_conditioned})
-    if loose:
-        lines.append(f"{len(loose)} outputs pass by the original's own sensitivity, not by 1e-12.")
     if outcome.without_gradients:
         lines.append(f"Without VJPs (only values judged): {', '.join(sorted(outcome.without_gradients))}.")
     if outcome.not_provided:
@@ -115,5 +134,14 @@ def closing_lines(outcome: Outcome, entries: list[Divergence], most: int = 20) -
         lines.append(f"Not run: {', '.join(outcome.skipped)}. {reason}")
     bad = len(outcome.different)
     known = f" ({bad - len(new)} of them expected)" if entries else ""
+    silent, elements = (
+        sum(getattr(row, of) for row in outcome.rows if row.dtype == "float64") for of in ("silent", "elements")
+    )
+    if silent:
+        lines.append(
+            f"Of {elements:,} elements in float64, {silent:,} say nothing: rounding moves them by 1e-3 of the scale."
+        )
+    largest = max((row.sigmas for row in outcome.rows if row.equal), default=0.0)
+    lines.append(f"Of what is equal, the largest error is {largest:.2g} sigma; the rule allows {C:g}.")
     lines.append(f"{len(outcome.rows)} comparisons: {len(outcome.rows) - bad} equal, {bad} different{known}.")
     return lines

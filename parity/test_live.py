@@ -8,13 +8,12 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from parity.check import Judge, load, planted_error_is_found, rows_expected
+from parity.check import Judge, asked_precisions, load, planted_error_is_found, rows_expected
 from parity.compare import Row
-from parity.exactness import Reference, Sample
 from parity.expected import Divergence
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
-from parity.live import JITTERS, WITHOUT_GRADIENTS, compare_live, judge, worst_ratio
+from parity.live import WITHOUT_GRADIENTS, Reference, Sample, compare_live, worst_ratio
 from parity.metamorphic import RELATIONS
 from parity.plugin import NOT_PROVIDED
 from parity.repro import write
@@ -58,13 +57,14 @@ def test_live(
     _provided(request, implementation, layer)
     entry = REGISTRY[layer]
     known = [d for d in divergences if d.layer == layer]
+    precisions = asked_precisions(request.config.getoption("--precision"))
     found: list[tuple[Sample, Row]] = []
 
     @_settings(request, layer)
     @hypothesis.given(samples(entry, SIZES_WHEN_DEEP if request.config.getoption("--examples") >= DEEP else None))
     def equivalent(sample: Sample) -> None:
-        rows = compare_live(reference, implementation, entry, sample)
-        hypothesis.target(worst_ratio([row for row in rows if row.equal]), label="error over budget")
+        rows = compare_live(reference, implementation, entry, sample, precisions)
+        hypothesis.target(worst_ratio([row for row in rows if row.equal]), label="error over tolerance")
         different = [row for row in rows if not row.equal and not any(d.covers(row) for d in known)]
         if different:
             found.append((sample, different[0]))
@@ -74,7 +74,8 @@ def test_live(
         equivalent()
     except BaseException as error:
         if found:
-            path = _repro(request.config.getoption("--impl"), reference, implementation, layer, *found[0])
+            name = request.config.getoption("--impl")
+            path = _repro(name, reference, implementation, layer, precisions, *found[0])
             error.add_note(f"{path} shows it on the smallest input that was found.")
         raise
 
@@ -87,16 +88,23 @@ def _same(row: Row, other: Row) -> bool:
 
 
 def _repro(
-    name: str, reference: Implementation, implementation: Implementation, layer: str, sample: Sample, first: Row
+    name: str,
+    reference: Implementation,
+    implementation: Implementation,
+    layer: str,
+    precisions: tuple[str, ...],
+    sample: Sample,
+    first: Row,
 ) -> Path:
     entry = REGISTRY[layer]
 
     def fails(tried: Sample) -> bool:
-        rows = compare_live(reference, implementation, entry, tried)
+        rows = compare_live(reference, implementation, entry, tried, precisions)
         return any(not row.equal and _same(row, first) for row in rows)
 
-    golden = Reference(reference, entry, shrink(entry, sample, fails)).measured(JITTERS)
-    row = next(row for row in judge(implementation, golden) if not row.equal and _same(row, first))
+    golden = Reference(reference, entry, shrink(entry, sample, fails)).golden(precisions)
+    rows = Judge(implementation, precisions).rows(golden)
+    row = next(row for row in rows if not row.equal and _same(row, first))
     return write(golden, row, name, REPRO_FOLDER)
 
 
@@ -117,15 +125,19 @@ CHECKS = [
     pytest.param(layer.name, relation.name, id=f"{layer.name}-{relation.name}")
     for layer in REGISTRY.values()
     for relation in RELATIONS
-    if relation.applies(layer, layer.settings)
+    if relation.template(layer)
 ]
 
 
 @pytest.mark.parametrize(("layer", "relation"), CHECKS)
-def test_metamorphic(request: pytest.FixtureRequest, implementation: Implementation, layer: str, relation: str) -> None:
-    """A relation that holds exactly holds for the candidate."""
+def test_metamorphic(
+    request: pytest.FixtureRequest, store: Store, implementation: Implementation, layer: str, relation: str
+) -> None:
+    """A relation that holds but for rounding holds for the candidate."""
     _provided(request, implementation, layer)
     chosen = next(r for r in RELATIONS if r.name == relation)
     entry = REGISTRY[layer]
-    problem = chosen.check(implementation, entry, dict(entry.settings))
+    case = chosen.template(entry)
+    assert case is not None
+    problem = chosen.check(implementation, entry, load(store, layer, case.name))
     assert not problem, f"{layer}, {relation}: {problem}"

@@ -7,7 +7,7 @@ first layer with an error of its own is where to look; what comes after it inher
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from rich.table import Table
@@ -44,11 +44,11 @@ def taps(store: Store, candidate: Implementation) -> list[Tap]:
     """Errors of every traced layer, in data-flow order."""
     goldens = {layer: store.load(layer, CASE) for layer in store.layers() if CASE in store.cases(layer)}
     chain = _own_chain(goldens, candidate)
-    judge = Judge(candidate)
+    judge = Judge(candidate, ("float64",))
     found = []
     for layer, golden in goldens.items():
         provided = layer in candidate.layers
-        rows = [r for r in judge.rows(golden) if r.dtype == "float64" and r.kind == "value"] if provided else []
+        rows = judge.rows(replace(golden, vjps={})) if provided else []
         found.append(Tap(layer, worst(rows), _distance(golden, chain[layer]) if layer in chain else None))
     return found
 
@@ -64,7 +64,7 @@ def _own_chain(goldens: dict[str, Golden], candidate: Implementation) -> dict[st
             return given
         if layer not in goldens:
             raise CannotRun(f"{candidate.name} does not provide {layer}, and it was not recorded on this way.")
-        return goldens[layer].outputs["float64"]
+        return goldens[layer].outputs
 
     root = goldens[ROOT]
     trace(run, root.inputs, {**REGISTRY[ROOT].settings, **root.settings})
@@ -74,7 +74,7 @@ def _own_chain(goldens: dict[str, Golden], candidate: Implementation) -> dict[st
 def _distance(golden: Golden, got: Arrays) -> float:
     """Worst error relative to each output's scale."""
     errors = [0.0]
-    for name, ref in golden.outputs["float64"].items():
+    for name, ref in golden.outputs.items():
         if ref.dtype.kind == "f" and name in got and got[name].shape == ref.shape and ref.size:
             scale = float(np.abs(ref).max()) or 1.0
             errors.append(float(np.abs(got[name] - ref).max()) / scale)

@@ -14,9 +14,9 @@ import sys
 import types
 
 COMMANDS = {
+    "calibrate": "hold the original, compiled in other ways, to the goldens",
     "curves": "let the original learn Catch and keep its curves",
     "doctor": "what this machine has of the original, and what is missing",
-    "movement": "measure at more inputs how far the original moves",
     "record": "run the original and write the goldens",
     "tape": "run the original on Catch and write its lives",
     "weights": "find and verify Disco103's weights",

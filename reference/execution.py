@@ -1,4 +1,4 @@
-"""Runs layers written in JAX: in either precision, jitted or eagerly, with their vector-Jacobian products."""
+"""Runs layers written in JAX: in either precision, jitted or eagerly, with VJPs, and with random roundings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,11 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
+
+from parity.sigma import Rounding, measure, measured_at  # noqa: E402
+from parity.store import reduced  # noqa: E402
+from parity.tolerance import SAMPLES  # noqa: E402
+from reference import monte_carlo  # noqa: E402
 
 Arrays = dict[str, np.ndarray]
 Tensors = dict[str, jax.Array]
@@ -68,18 +73,19 @@ def pull_back(
 
 
 PROGRAMS = 96  # kept at once; each holds many memory maps, of which a process may have 65,530
-# Checks compile much and run little: without LLVM's optimisations and XLA's newer code generator they take a quarter of
-# the time. That rounds otherwise; goldens are compiled as users do, and say how far this moves the original.
-QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-# Here it would round by 5e-12, and more would have to be compiled to find that out than the code generator costs.
-WITH_EMITTERS = frozenset({"meta_train/second_derivative"})
+# Checks compile much and run little: without LLVM's optimisations they take half of the time, and without XLA's newer
+# code generator a quarter. Goldens are compiled as users do.
+QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0}
+# The older generator computes one number in two places and rounds it in two ways: a difference that cancels then does
+# not. So it makes the noisy programs alone, of which only the spread is used.
+QUICK_NOISY: dict[str, Any] = {**QUICK, "xla_cpu_use_fusion_emitters": False}
 
 
 @functools.cache
 def is_known(option: str) -> bool:
-    """Whether the installed jaxlib knows one of the options in `QUICK`."""
+    """Whether the installed jaxlib knows one of the options in `QUICK_NOISY`."""
     try:
-        jax.jit(lambda x: x, compiler_options={option: QUICK[option]})(0).block_until_ready()
+        jax.jit(lambda x: x, compiler_options={option: QUICK_NOISY[option]})(0).block_until_ready()
     except jax.errors.JaxRuntimeError:
         return False
     return True
@@ -111,6 +117,11 @@ def keep_programs(folder: Path) -> None:
     compilation_cache.reset_cache()  # so that it looks there, if it has compiled something already
 
 
+def _reduced(arrays: Arrays) -> Arrays:
+    """Large arrays as the sketches that goldens hold of them."""
+    return {name: reduced(value) for name, value in arrays.items()}
+
+
 def on_host(layer: LayerFn) -> LayerFn:
     """Marks a layer that JAX cannot trace, because it is Python and NumPy: it runs as it is, on concrete arrays."""
     layer.is_on_host = True  # type: ignore[attr-defined]
@@ -140,7 +151,9 @@ class JaxImplementation:
         self._compiled.cache_clear()
         jax.clear_caches()
 
-    def _compile(self, layer: str, settings: str, dtype: str, wrt: tuple[str, ...], jit: bool) -> Callable[..., Any]:
+    def _compile(
+        self, layer: str, settings: str, dtype: str, wrt: tuple[str, ...], jit: bool, noisy: bool = False
+    ) -> Callable[..., Any]:
         bound = functools.partial(self.layers[layer], s=json.loads(settings))
 
         def call(inputs: Tensors, cotangents: Tensors) -> tuple[Tensors, Tensors]:
@@ -148,12 +161,55 @@ class JaxImplementation:
                 return bound(inputs), {}
             return pull_back(bound, inputs, cotangents, wrt)
 
-        if not jit or getattr(self.layers[layer], "is_on_host", False):
+        if not jit or self.is_on_host(layer):
             return call
-        options = {option: value for option, value in QUICK.items() if self.quick and is_known(option)}
-        if layer in WITH_EMITTERS:
-            options.pop("xla_cpu_use_fusion_emitters", None)
-        return jax.jit(call, compiler_options=options)
+        wanted = QUICK_NOISY if noisy else QUICK
+        options = {option: value for option, value in wanted.items() if self.quick and is_known(option)}
+        return jax.jit(monte_carlo.randomised(call) if noisy else call, compiler_options=options)
+
+    def is_on_host(self, layer: str) -> bool:
+        """Whether a layer is Python and NumPy, which JAX cannot trace."""
+        return getattr(self.layers[layer], "is_on_host", False)
+
+    def _noisy(self, layer: str, settings: Settings, wrt: Sequence[str]) -> Callable[..., Any]:
+        return self._compiled(layer, json.dumps(settings, sort_keys=True), "float64", tuple(wrt), True, True)
+
+    def moved(
+        self,
+        layer: str,
+        inputs: Arrays,
+        settings: Settings,
+        cotangents: Arrays,
+        wrt: Sequence[str],
+        bits: Sequence[int],
+    ) -> Iterator[tuple[int, Arrays, Arrays]]:
+        """Answers in float64 with random roundings: (bits, outputs, VJPs); first those without noise, as 0 bits."""
+        with precision("float64"):
+            program = self._noisy(layer, settings, wrt)
+            given = in_numpy(inputs, "float64"), in_numpy(cotangents, "float64")
+            asked = [(0, monte_carlo.none())]
+            asked += [(p, monte_carlo.roundings(sample, p)) for p in measured_at(bits) for sample in range(SAMPLES)]
+            for p, roundings in asked:
+                yield p, *jax.tree.map(np.asarray, program(roundings, *given))
+
+    def perturbed(self, sample: int, bits: int = 53) -> Perturbed:
+        """The same layers with the random roundings of a sample in every call."""
+        return Perturbed(self, sample, bits)
+
+    def rounding(
+        self,
+        layer: str,
+        inputs: Arrays,
+        settings: Settings,
+        cotangents: Arrays,
+        wrt: Sequence[str],
+        bits: Sequence[int],
+    ) -> Rounding:
+        """How far rounding takes each number of a layer, by Monte Carlo arithmetic."""
+        if self.is_on_host(layer):
+            return Rounding()
+        answers = self.moved(layer, inputs, settings, cotangents, wrt, bits)
+        return measure((p, _reduced(values), _reduced(vjps)) for p, values, vjps in answers)
 
     def evaluate(
         self,
@@ -188,3 +244,19 @@ class JaxImplementation:
     ) -> Arrays:
         """The layer's vector-Jacobian product with respect to the inputs in `wrt`."""
         return self.evaluate(layer, inputs, settings, dtype, cotangents, wrt)[1]
+
+
+class Perturbed:
+    """Layers in float64 under Monte Carlo arithmetic: one sample of what rounding makes of a chain of calls."""
+
+    def __init__(self, inner: JaxImplementation, sample: int, bits: int):
+        """Takes the layers, and which roundings: those of a sample, of size 2^-bits."""
+        self.inner, self.roundings = inner, monte_carlo.roundings(sample, bits)
+        self.name, self.description, self.layers = inner.name, inner.description, inner.layers
+
+    def run(self, layer: str, inputs: Arrays, settings: Settings, dtype: str) -> Arrays:
+        """The layer's outputs."""
+        with precision(dtype):
+            program = self.inner._noisy(layer, settings, ())
+            outputs, _ = program(self.roundings, in_numpy(inputs, dtype), {})
+            return {name: np.asarray(value) for name, value in outputs.items()}

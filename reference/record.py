@@ -19,6 +19,7 @@ from typing import Any
 from parity.layers import REGISTRY
 from parity.layers.spec import from_notebooks
 from parity.store import FIXTURES, FORMAT, FixtureError, Store, canonical, file_name, manifest_bytes, write_atomically
+from parity.tolerance import SAMPLES
 from reference import identity, weights
 from reference.execution import FLAGS
 from reference.mapped import flags_of
@@ -30,8 +31,8 @@ NUMERIC = ("jax", "jaxlib", "dm-haiku", "rlax", "distrax", "optax", "chex", "num
 RULES = {
     "inputs": "parity/layers/draw.py: PCG64 seeded by sha256 of 'layer/case', exact in float32",
     "devices": "layers with flags of their own ran under jax.pmap, on as many host devices as the flags say",
-    "movement": "of the original, at 6 inputs a unit in the last place away, each compiled in two ways; "
-    "at as many as `movements` says where the entry of a case has that",
+    "sigma": "parity/tolerance.py: root mean square movement of each number under Monte Carlo arithmetic "
+    f"(reference/monte_carlo.py), {SAMPLES} samples at each of `bits`",
     "made_from_seed": "inputs of cases with stored = false are made again by that rule and checked by digest",
     "meta_params": "'seeded' weights follow the same rule; 'disco103' names the published file by its sha256",
     "sketch": "float arrays of more than 2,048 elements are kept as 256 sums with random signs (parity/store.py)",

@@ -18,19 +18,11 @@ from parity.layers.draw import case_inputs
 from parity.layers.spec import Arrays, Case, Layer, Settings
 from parity.store import Golden, canonical, describe, file_name, layer_bytes, write_atomically
 from parity.teacher import Traced, trace
+from parity.tolerance import Uninformative
 from reference import weights
 
 FORBIDDEN = ("torch", "port")
 TEACHER_FORCED = "teacher_forced"
-# Op by op these take half an hour; their parts are run eagerly, each in its own layer.
-TOO_LONG_EAGERLY = (
-    "meta/",
-    "disco/",
-    "agent/",
-    "meta_train/outer_loss",
-    "meta_train/second_derivative",
-    "distributed/",
-)
 
 
 def entries_name(layer: str) -> str:
@@ -80,17 +72,20 @@ def forget_programs() -> None:
 
 def record_layer(layer: Layer, traced: Traced) -> list[Golden]:
     """Records every case of a layer."""
-    from reference.measure import Measurement
+    from reference.measure import record
 
-    goldens = []
+    goldens, refused = [], []
     for case, inputs, settings, origin in cases(layer, traced):
         started = time.perf_counter()
-        plain = json.loads(json.dumps(settings))
-        is_first = not goldens or origin == TEACHER_FORCED
-        eager = is_first and not layer.name.startswith(TOO_LONG_EAGERLY)
-        golden = Measurement(original(), layer, case, inputs, plain, eager).golden(origin)
+        try:
+            golden = record(original(), layer, case, inputs, json.loads(json.dumps(settings)), origin)
+        except Uninformative as reason:
+            refused.append(str(reason))
+            continue
         goldens.append(golden)
         print(f"{golden.id}  {time.perf_counter() - started:.1f} s", flush=True)
+    if refused:
+        raise Uninformative("\n".join(refused))
     return goldens
 
 
@@ -111,14 +106,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.simplefilter("ignore")
     waiting = [name for name in chosen.layers if not (chosen.out / entries_name(name)).exists()]
     traced = real_learner_step() if waiting else {}
+    refused = 0
     for name in waiting:
-        goldens = record_layer(REGISTRY[name], traced)
-        forget_programs()
+        try:
+            goldens = record_layer(REGISTRY[name], traced)
+        except Uninformative as reason:
+            refused += 1
+            print(reason, file=sys.stderr, flush=True)
+            continue
+        finally:
+            forget_programs()
         refuse_the_port()
         write_atomically(chosen.out / file_name(name), layer_bytes(goldens))
         entries = {golden.case: describe(golden) for golden in goldens}
         write_atomically(chosen.out / entries_name(name), canonical(entries).encode())
-    return 0
+    return 1 if refused else 0
 
 
 if __name__ == "__main__":

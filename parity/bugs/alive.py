@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from parity import live
 from parity.bugs import PORT, catalogue
 from parity.bugs.plant import Edit, load_edited
 from parity.compare import Row
-from parity.exactness import Sample
 from parity.implementation import CannotRun, Implementation
 from parity.layers import REGISTRY
 from parity.layers.spec import Arrays, Layer, Settings
@@ -31,11 +31,12 @@ class Remembering:
     """A reference that is not asked the same question twice."""
 
     def __init__(self, inner: Implementation):
-        """Takes the reference; `evaluate` is offered where it has one."""
+        """Takes the reference; what is optional in the contract is offered where it has it."""
         self.inner, self.name, self.description = inner, inner.name, inner.description
         self._known: dict[Any, Any] = {}
-        if hasattr(inner, "evaluate"):
-            self.evaluate = lambda *question: self._once("evaluate", *question)
+        for method in ("run_and_vjp", "rounding"):
+            if hasattr(inner, method):
+                setattr(self, method, partial(self._once, method))
 
     @property
     def layers(self) -> Collection[str]:
@@ -76,12 +77,10 @@ def speaker() -> tuple[str, bool]:
         return str(reason), False
 
 
-def samples(layer: Layer) -> list[Sample]:
+def samples(layer: Layer) -> list[live.Sample]:
     """Inputs like those of a layer's first cases, drawn anew; all of one size, since the reference compiles for it."""
     first, *others = layer.cases
-    alike = [
-        c for c in others if (c.settings, c.dtypes, c.gradients) == (first.settings, first.dtypes, first.gradients)
-    ]
+    alike = [c for c in others if (c.settings, c.gradients) == (first.settings, first.gradients)]
     return [live.drawn(layer, case, seed=0) for case in [first, *alike][:SAMPLES]]
 
 
@@ -98,7 +97,7 @@ def hunt_live(layer: str, cases: Mapping[str, str]) -> Found:
     reference, entry, found = Remembering(live.live_reference()), REGISTRY[layer], Found()
     tried, named = samples(entry), {case.name: case for case in entry.cases}
 
-    def first_difference(edits: Sequence[Edit], inputs: Sequence[Sample]) -> Row | None:
+    def first_difference(edits: Sequence[Edit], inputs: Sequence[live.Sample]) -> Row | None:
         candidate = load_edited(PORT, edits)
         rows = (row for sample in inputs for row in live.compare_live(reference, candidate, entry, sample))
         return next((row for row in rows if not row.equal), None)

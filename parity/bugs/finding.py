@@ -16,7 +16,7 @@ class Finding:
     Attributes:
         layer: its name.
         feeding: layers upstream of it that differ as well; none means that the error is its own.
-        worst: the comparison furthest past its budget, as a sentence.
+        worst: the comparison furthest past its tolerance, as a sentence.
         mistakes: names of the catalogued mistakes that reproduce it, together; none if none fits.
         is_inherited: whether what was found upstream explains it already.
         blocked_by: layers that this one consists of, which differ without a diagnosis: so it cannot have one either.
@@ -32,7 +32,7 @@ class Finding:
     mistakes: list[str]
     is_inherited: bool = False
     blocked_by: tuple[str, ...] = ()
-    precision: str = "within budget"
+    precision: str = "within tolerance"
     scope: str = "everything"
     also: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class Finding:
         for name in self.mistakes:
             bug = catalogue()[name]
             found += [f"  Mistake: {name} ({bug.origin}). {bug.explanation}", f"  Right:   {bug.formula}"]
-        if self.mistakes and self.precision != "within budget":
+        if self.mistakes and self.precision != "within tolerance":
             found.append("  It fits to float32 precision only: something is computed in float32 as well.")
         if self.mistakes and self.scope == "values":
             found.append("  It explains the values; the gradients differ in another way.")

@@ -13,7 +13,7 @@ import numpy as np
 from parity.bugs import PORT, Bug, catalogue
 from parity.bugs.plant import load_edited
 from parity.bugs.reach import Entered, entered, is_reached, stored_cases
-from parity.check import Judge, cast, load
+from parity.check import BOTH, Judge, cast, kinds_judged, load
 from parity.compare import Row
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
@@ -147,20 +147,22 @@ def _are_identical(ref: np.ndarray, got: np.ndarray) -> bool:
     return ref.dtype == got.dtype and ref.shape == got.shape and ref.tobytes() == got.tobytes()
 
 
-def _rows(candidate: Implementation, layer: str, tier: str) -> Iterator[Row]:
+def _rows(candidate: Implementation, layer: str, tier: str, precisions: tuple[str, ...]) -> Iterator[Row]:
     """Comparisons of one layer that belong to a tier, values or VJPs, of the cases where a copy of the port differs."""
-    judge = Judge(candidate)
+    judge = Judge(candidate, ("float64",) if tier == "gradients" else precisions)
     for case in stored_cases(opened_store(), layer):
         golden = _golden(layer, case)
         only = replace(golden, outputs={}) if tier == "gradients" else replace(golden, vjps={})
-        dtypes = only.outputs or (["float64"] if only.vjps else [])
-        if not all(_is_as_before(candidate, golden, dtype, tier) for dtype in dtypes):
+        dtypes = {judge.dtype(p) for p in judge.precisions if kinds_judged(only, p)}
+        if not all(_is_as_before(candidate, golden, dtype, tier) for dtype in sorted(dtypes, reverse=True)):
             yield from judge.rows(only)
 
 
-def first_difference(candidate: Implementation, layers: Iterable[str], tier: str) -> Row | None:
+def first_difference(
+    candidate: Implementation, layers: Iterable[str], tier: str, precisions: tuple[str, ...] = BOTH
+) -> Row | None:
     """The first comparison that differs, in data-flow order."""
-    return next((row for layer in layers for row in _rows(candidate, layer, tier) if not row.equal), None)
+    return next((row for layer in layers for row in _rows(candidate, layer, tier, precisions) if not row.equal), None)
 
 
 def hunt(bug: Bug, reached: Mapping[str, Entered], tiers: Iterable[str] = STORED) -> Kill:

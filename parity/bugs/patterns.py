@@ -11,13 +11,18 @@ from parity.compare import Row
 from parity.implementation import Implementation
 from parity.layers.spec import Arrays
 from parity.store import Golden
+from parity.tolerance import PRECISIONS, floor
 
-CLOSE = 1e-9
 Question = Callable[[np.ndarray, np.ndarray], str]
 
 
+def near(scale: float) -> float:
+    """How close two numbers of a scale are for a pattern to hold: as close as float32 would bring them."""
+    return floor(scale, PRECISIONS["float32"])
+
+
 def _same(a: np.ndarray, b: np.ndarray, scale: float) -> bool:
-    return a.shape == b.shape and bool(np.all(np.abs(a - b) <= CLOSE * scale))
+    return a.shape == b.shape and bool(np.all(np.abs(a - b) <= near(scale)))
 
 
 def factor(ref: np.ndarray, got: np.ndarray) -> str:
@@ -27,7 +32,9 @@ def factor(ref: np.ndarray, got: np.ndarray) -> str:
     if ref.size < 2 or not ratio or not _same(ratio * ref, got, float(np.abs(got).max())):
         return ""
     return (
-        "The sign is reversed." if abs(ratio + 1) < CLOSE else f"It is {ratio:.6g} times the right answer throughout."
+        "The sign is reversed."
+        if abs(ratio + 1) < near(1.0)
+        else f"It is {ratio:.6g} times the right answer throughout."
     )
 
 
@@ -64,7 +71,7 @@ def order(ref: np.ndarray, got: np.ndarray) -> str:
 def single(ref: np.ndarray, got: np.ndarray) -> str:
     """The size of float32 rounding."""
     scale = float(np.abs(ref).max())
-    is_small = float(np.abs(got - ref).max()) <= 1e-6 * scale
+    is_small = float(np.abs(got - ref).max()) <= near(scale)
     if is_small and np.array_equal(got, got.astype(np.float32).astype(np.float64)):
         return "Every number is a float32: it was computed or rounded in single precision."
     return (
@@ -76,7 +83,7 @@ def edges(ref: np.ndarray, got: np.ndarray) -> str:
     """Wrong at one end of the first axis only."""
     if ref.ndim == 0 or len(ref) < 2:
         return ""
-    wrong = np.flatnonzero((np.abs(got - ref) > CLOSE * np.abs(ref).max()).reshape(len(ref), -1).any(axis=1))
+    wrong = np.flatnonzero((np.abs(got - ref) > near(np.abs(ref).max())).reshape(len(ref), -1).any(axis=1))
     named = {0: "first", len(ref) - 1: "last"}
     if len(wrong) == 1 and int(wrong[0]) in named:
         return f"Only the {named[int(wrong[0])]} step of the first axis is wrong."
@@ -88,7 +95,7 @@ QUESTIONS: tuple[Question, ...] = (factor, offset, shift, order, single, edges)
 
 def at_flags(ref: np.ndarray, got: np.ndarray, inputs: Arrays) -> list[str]:
     """Wrong only where a flag among the inputs (a terminal, a continuation) is set, or only where it is not."""
-    wrong = np.abs(got - ref) > CLOSE * max(float(np.abs(ref).max()), 1e-300)
+    wrong = np.abs(got - ref) > near(float(np.abs(ref).max()))
     found = []
     for name, flag in inputs.items():
         is_flag = flag.ndim > 0 and bool(np.isin(flag, (0, 1)).all()) and 0 < flag.mean() < 1
@@ -103,7 +110,7 @@ def at_flags(ref: np.ndarray, got: np.ndarray, inputs: Arrays) -> list[str]:
 
 def describe(ref: np.ndarray, got: np.ndarray, inputs: Arrays) -> list[str]:
     """Sentences about the difference of two arrays of the same shape, all finite."""
-    share = float(np.mean(np.abs(got - ref) > CLOSE * max(float(np.abs(ref).max()), 1e-300)))
+    share = float(np.mean(np.abs(got - ref) > near(float(np.abs(ref).max()))))
     answers = [question(ref, got) for question in QUESTIONS]
     return [f"{share:.0%} of the elements are off.", *(a for a in answers if a), *at_flags(ref, got, inputs)]
 
@@ -123,6 +130,6 @@ def patterns(goldens: Sequence[Golden], candidate: Implementation, worst: Row) -
         ref = golden.vjps[worst.output]
         head = [note] if worst.problem else [size, note]
     else:
-        ref, got, head = golden.outputs["float64"][worst.output], candidate.run(*given)[worst.output], [size]
+        ref, got, head = golden.outputs[worst.output], candidate.run(*given)[worst.output], [size]
     comparable = got.shape == ref.shape and ref.dtype.kind == "f" and np.isfinite(ref).all() and np.isfinite(got).all()
     return [*head, *describe(ref, got, golden.inputs)] if comparable and ref.size else head

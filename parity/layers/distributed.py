@@ -94,6 +94,6 @@ _register(
     "meta_train/outer_loss",
     "The meta-gradient through S inner updates and their averages, and its own mean over devices.",
     {**SMALL, "S": 2, "value_dense": (3,)},
-    Case("later_in_life", edits=(alive("train", "valid"),), dtypes=("float64",), gradients=False),
+    Case("later_in_life", edits=(alive("train", "valid"),), gradients=False),
     is_live=False,
 )

@@ -91,17 +91,5 @@ def jittered(inputs: Arrays, dtype: str, rng: np.random.Generator) -> Arrays:
     return {name: move(name, value) for name, value in inputs.items()}
 
 
-def shifted(inputs: Arrays, step: float, rng: np.random.Generator) -> Arrays:
-    """Every float moved by up to `step` of itself, or of 1: off a tie, a kink, a bound or a bin's edge."""
-
-    def move(name: str, value: np.ndarray) -> np.ndarray:
-        if value.dtype.kind != "f":
-            return value
-        away = step * np.maximum(np.abs(value), 1.0) * (2.0 * rng.random(value.shape) - 1.0)
-        return _allowed(name, as_single(value + away))
-
-    return {name: move(name, value) for name, value in inputs.items()}
-
-
 def _allowed(name: str, value: np.ndarray) -> np.ndarray:
     return np.abs(value) if any(part in f"/{name}/" for part in NEVER_NEGATIVE) else value

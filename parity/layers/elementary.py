@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-
-import numpy as np
+from dataclasses import replace
 
 from parity.layers import edits
-from parity.layers.spec import Arrays, Case, Layer, Settings, Spec, fixed, flag, index, register, smooth
+from parity.layers.spec import Case, Layer, Settings, Spec, fixed, flag, index, register, smooth
 
 SIZES: Settings = {"T": 5, "B": 3, "A": 3, "E": 4}
 
@@ -26,23 +25,7 @@ def constant(specs: Mapping[str, Spec]) -> Callable[[Settings], Mapping[str, Spe
     return lambda settings: specs
 
 
-def margin_to(name: str, *points: float) -> Callable[[Arrays, Settings], dict[str, np.ndarray]]:
-    """Distance of each element of an input to the nearest of some points."""
-
-    def margins(inputs: Arrays, settings: Settings) -> dict[str, np.ndarray]:
-        distances = [np.abs(inputs[name] - point) for point in points]
-        return {name: np.min(distances, axis=0)}
-
-    return margins
-
-
-def margin_of_max(inputs: Arrays, settings: Settings) -> dict[str, np.ndarray]:
-    """Distance between the two largest values over the actions."""
-    ordered = np.sort(inputs["x"], axis=2)
-    return {"x": ordered[:, :, -1] - ordered[:, :, -2]}
-
-
-def _transform(name, x, out, summary, cases=ORDINARY, more=None, states=None, branches=None) -> None:  # type: ignore[no-untyped-def]
+def _transform(name, x, out, summary, cases=ORDINARY, more=None, states=None) -> None:  # type: ignore[no-untyped-def]
     register(
         Layer(
             name=f"transforms/{name}",
@@ -51,7 +34,6 @@ def _transform(name, x, out, summary, cases=ORDINARY, more=None, states=None, br
             outputs=constant({"out": out, **(states or {})}),
             settings=SIZES,
             cases=cases,
-            branches=branches,
         )
     )
 
@@ -73,7 +55,6 @@ _transform(
     fixed("T+1 B E"),
     "Maximum over the actions.",
     (*ORDINARY, Case("ties", edits=(edits.tied("x", 2),))),
-    branches=margin_of_max,
 )
 _transform("stop_grad", smooth("T B E"), fixed("T B E"), "The input, with its gradient stopped.")
 _transform(
@@ -82,9 +63,8 @@ _transform(
     fixed("T B E"),
     "Clipped to [-2, 2].",
     (*ORDINARY, Case("bounds", edits=(edits.holding("x", 2.0, -2.0, 2.5, -2.5),))),
-    branches=margin_to("x", -2.0, 2.0),
 )
-_transform("sign", smooth("T B E"), fixed("T B E"), "Sign.", (*ORDINARY, KINK), branches=margin_to("x", 0.0))
+_transform("sign", smooth("T B E"), fixed("T B E"), "Sign.", (*ORDINARY, KINK))
 _transform("drop_last", smooth("T+1 B E"), fixed("T B E"), "Without the bootstrap step.")
 _transform("td_pair", smooth("T+1 B E"), fixed("T B 2*E"), "The values at t beside those at t+1.")
 _transform(
@@ -93,7 +73,6 @@ _transform(
     fixed("T+1 B"),
     "sign(x) log(1 + |x|).",
     (*ORDINARY, KINK, WIDE),
-    branches=margin_to("x", 0.0),
 )
 _transform(
     "sign_hyp",
@@ -101,7 +80,6 @@ _transform(
     fixed("T+1 B"),
     "Signed hyperbolic: sign(x) (sqrt(|x| + 1) - 1) + 0.001 x.",
     (*ORDINARY, KINK, WIDE),
-    branches=margin_to("x", 0.0),
 )
 _transform(
     "masks_to_discounts",
@@ -146,8 +124,8 @@ _transform(
 )
 
 
-def _op(name, inputs, outputs, summary, cases, settings=SIZES, upstream=(), branches=None) -> None:  # type: ignore[no-untyped-def]
-    register(Layer(f"ops/{name}", summary, constant(inputs), constant(outputs), settings, cases, upstream, branches))
+def _op(name, inputs, outputs, summary, cases, settings=SIZES, upstream=()) -> None:  # type: ignore[no-untyped-def]
+    register(Layer(f"ops/{name}", summary, constant(inputs), constant(outputs), settings, cases, upstream))
 
 
 BINS: Settings = {"T": 5, "B": 3, "K": 11, "max_abs_value": 4.0}
@@ -158,17 +136,9 @@ BIN_CASES = (
     Case("K5", {"K": 5, "max_abs_value": 2.0}),
     Case("K601", {"K": 601, "max_abs_value": 300.0}),
     Case("past_the_range", edits=(edits.scaled(100.0, "value"),)),
-    Case("bin_edges", {"K": 9}, edits=(edits.holding("value", 0.0, 1.0, -1.0, 3.0, 2.0, -2.0),)),
-    Case("range_bounds", {"K": 9}, edits=(edits.holding("value", 4.0, -4.0, 4.5, -4.5),)),
+    Case("bin_edges", {"K": 9}, (edits.holding("value", 0.0, 1.0, -1.0, 3.0, 4.0, -4.0),), at_branch=True),
+    Case("range_bounds", {"K": 9}, edits=(edits.holding("value", 3.75, -3.75, 4.25, -4.25),)),
 )
-
-
-def margin_to_bin_edge(inputs: Arrays, settings: Settings) -> dict[str, np.ndarray]:
-    """Distance to the nearest bin edge, in bins; the range's ends are edges."""
-    limit = settings["max_abs_value"]
-    position = (np.clip(inputs["value"], -limit, limit) + limit) / (2 * limit) * (settings["K"] - 1)
-    outside = np.abs(inputs["value"]) > limit
-    return {"value": np.where(outside, np.inf, np.abs(position - np.round(position)))}
 
 
 _op(
@@ -192,7 +162,6 @@ _op(
     {"out": fixed("T B")},
     "sign(x) (sqrt(|x| + 1) - 1) + 0.001 x.",
     SCALAR,
-    branches=margin_to("x", 0.0),
 )
 _op(
     "signed_parabolic",
@@ -200,7 +169,6 @@ _op(
     {"out": fixed("T B")},
     "The inverse of the signed hyperbolic.",
     (*SCALAR[:-1], Case("small_and_large", edits=(edits.holding("x", 300.0, -300.0, 1e-4, -1e-4),))),
-    branches=margin_to("x", 0.0),
 )
 _op(
     "two_hot",
@@ -209,7 +177,6 @@ _op(
     "A scalar as weights on its two nearest bins; 1e-5 stands in the denominator.",
     BIN_CASES,
     BINS,
-    branches=margin_to_bin_edge,
 )
 _op(
     "from_two_hot",
@@ -231,7 +198,13 @@ _op(
     "KL(softmax p || softmax q).",
     (*DISTRIBUTIONS, Case("equal", edits=(edits.same_as("p_logits", "q_logits"),))),
 )
-_op("entropy", {"p_logits": smooth("T B A")}, {"out": fixed("T B")}, "Entropy of softmax p.", DISTRIBUTIONS)
+_op(
+    "entropy",
+    {"p_logits": smooth("T B A")},
+    {"out": fixed("T B")},
+    "Entropy of softmax p.",
+    (*DISTRIBUTIONS[:-1], replace(DISTRIBUTIONS[-1], at_branch=True)),
+)
 _op(
     "importance_weight",
     {"pi_logits": smooth("T B A"), "mu_logits": smooth("T B A"), "actions": index("T B")},

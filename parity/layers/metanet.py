@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import numpy as np
-
 from parity.layers import edits, params
 from parity.layers.elementary import constant
 from parity.layers.networks import RESET_CASES, drawn_params, heads, initial_params, prefixed
-from parity.layers.spec import Arrays, Case, Layer, Settings, Spec, fixed, flag, index, register, smooth
+from parity.layers.spec import Case, Layer, Settings, Spec, fixed, flag, index, register, smooth
 
 META_SIZES: Settings = {"T": 5, "B": 3, "A": 3, **params.META}
 EXPERIENCE: dict[str, Spec] = {
@@ -47,16 +45,8 @@ def _meta_layer(
     outputs: Callable[[Settings], Mapping[str, Spec]],
     cases: tuple[Case, ...],
     upstream: tuple[str, ...],
-    branches: Callable[[Arrays, Settings], dict[str, np.ndarray]] | None = None,
 ) -> None:
-    register(Layer(f"meta/{name}", summary, inputs, outputs, META_SIZES, cases, upstream, branches))
-
-
-def margin_between_actions(inputs: Arrays, settings: Settings) -> dict[str, np.ndarray]:
-    """How far apart the predictions z of the nearest two actions are: equal ones tie in the maximum over actions."""
-    z = inputs["agent_out/z"]
-    gaps = [np.abs(z[:, :, i] - z[:, :, j]).max(axis=-1) for i in range(z.shape[2]) for j in range(i)]
-    return {"agent_out/z": np.min(gaps, axis=0)}
+    register(Layer(f"meta/{name}", summary, inputs, outputs, META_SIZES, cases, upstream))
 
 
 def _feature_width(s: Settings) -> int:
@@ -71,9 +61,8 @@ _meta_layer(
         "x": Spec(("T", "B", _feature_width(s))),
         "policy_emb": Spec(("T", "B", "A", s["policy_channels"][-1])),
     },
-    (*META_CASES, WIDER, Case("tied_actions", edits=(edits.tied("agent_out/z", 2),))),
+    (*META_CASES, WIDER, Case("tied_actions", edits=(edits.tied("agent_out/z", 2),), at_branch=True)),
     ("transforms/softmax", "nets/mlp", "nets/conv_block", "values/outs"),
-    margin_between_actions,
 )
 _meta_layer(
     "trajectory_rnn",

@@ -116,7 +116,6 @@ register(
             Case("saturated", edits=(edits.scaled(40.0, "agent_out/logits"),)),
         ),
         ("actor_critic/unroll", "ops/policy_gradient_loss", "ops/entropy", "values/loss_from_td"),
-        spread32=1e-4,
     )
 )
 register(
@@ -193,6 +192,5 @@ register(
             Case("full_size", FULL_SIZE, (fresh_optimiser, *FRESH_STATE), stored=False, gradients=False),
         ),
         ("nets/mlp", "actor_critic/unroll", "actor_critic/agent_loss", "optim/update"),
-        spread32=1e-4,
     )
 )

@@ -1,4 +1,4 @@
-"""What a layer is: its name, its inputs and outputs with shapes, its cases, its branch points.
+"""What a layer is: its name, its inputs and outputs with shapes, its cases.
 
 Sizes are letters, declared once: T transitions (the bootstrapped axis is ``T+1``), B batch, A actions, P prediction
 size, K value bins, H and M the hidden sizes of the trajectory RNN and of the meta-RNN, E and C free widths.
@@ -91,9 +91,9 @@ class Case:
         meta_params: `"disco103"` replaces `meta_params/*` by the real weights; they are never stored.
         stored: whether inputs are written to the fixtures; if not, they are made again from the seed and checked
             against their digests.
-        dtypes: the precisions that are judged.
         gradients: whether VJPs are judged (a full-size VJP says nothing that a small one does not).
-        tolerance64: in place of the layer's, where the original cannot be held to that; with its reason.
+        at_branch: whether it stands where rounding decides (a tie, an edge, an underflow), so that over 1% of the
+            elements of an output may say nothing; one case of a layer at most.
     """
 
     name: str
@@ -101,9 +101,8 @@ class Case:
     edits: tuple[Edit, ...] = ()
     meta_params: str = "seeded"
     stored: bool = True
-    dtypes: tuple[str, ...] = ("float64", "float32")
     gradients: bool = True
-    tolerance64: float | None = None
+    at_branch: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,12 +117,6 @@ class Layer:
         settings: default settings (sizes and static numbers).
         cases: generated cases; the recorder adds teacher-forced ones.
         upstream: layers whose outputs reach this one.
-        branches: inputs -> margin of each element to a branch (a tie, a clip bound, a bin edge, a kink at 0),
-            relative to the size of what is compared; None where the layer has none of its own.
-        tolerance64: share of an output's scale that it may differ by in float64.
-        spread32: how far beside its inputs (as a share of them) the original's distance from the truth in float32 is
-            measured too. Where a value moves in steps (the inverse of the signed hyperbolic magnifies one unit in the
-            last place 500 times), its error at one input, and a unit beside it, is luck.
         notebook: the original's notebook that defines this layer, if it is none of its package's: goldens then come
             from the package's functions in the notebook's order, put together in `reference/original/`.
         is_live: whether it is also compared live; not where the reference compiles for too long, and its parts are.
@@ -136,16 +129,8 @@ class Layer:
     settings: Settings
     cases: Sequence[Case]
     upstream: tuple[str, ...] = ()
-    branches: Callable[[Arrays, Settings], dict[str, np.ndarray]] | None = None
-    tolerance64: float = 1e-12
-    spread32: float = 0.0
     notebook: str = ""
     is_live: bool = True
-
-    def tolerance_of(self, case: str) -> float:
-        """Share of an output's scale that it may differ by in float64, in a case."""
-        own = next((each.tolerance64 for each in self.cases if each.name == case), None)
-        return self.tolerance64 if own is None else own
 
     def case_settings(self, case: Case) -> Settings:
         """The layer's settings with what the case changes."""

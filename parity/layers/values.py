@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parity.layers import edits
-from parity.layers.elementary import constant, margin_to
+from parity.layers.elementary import constant
 from parity.layers.spec import Case, Edit, Layer, Settings, Spec, fixed, flag, index, register, smooth
 
 NET: Settings = {"T": 5, "B": 3, "K": 11, "max_abs_value": 4.0, "categorical": True, "nonlinear": True}
@@ -101,7 +101,6 @@ register(
         TRACE,
         TRACE_CASES,
         ("values/retrace",),
-        margin_to("rho", 1.0),
     )
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parity.layers import edits
-from parity.layers.elementary import constant, margin_to
+from parity.layers.elementary import constant
 from parity.layers.spec import Case, Layer, fixed, flag, index, register, smooth
 from parity.layers.values import TRACE, ema, fresh
 
@@ -36,7 +36,6 @@ register(
             Case("other_discounting", {"discount": 0.9, "lambda": 0.5}),
         ),
         (),
-        margin_to("rho", 1.0),
     )
 )
 register(
@@ -81,6 +80,5 @@ register(
             Case("saturated", edits=(edits.scaled(30.0, "pi_logits"),)),
         ),
         ("values/from_logits", "ops/importance_weight", "values/vtrace", "moving_average/normalize"),
-        spread32=1e-4,
     )
 )

@@ -1,0 +1,74 @@
+"""Errors in sigmas, counted: whether the rule of `parity.tolerance` is calibrated.
+
+Where two implementations differ by rounding alone, chance says how their difference over sigma is distributed. Each
+carries an error of about one sigma, so the difference is about normal with a standard deviation of sqrt(2).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from parity.compare import BINS_PER_SIGMA, NUM_BINS, Row
+
+FILE = "calibration.json"  # in the fixtures
+
+
+@dataclass
+class Held:
+    """Comparisons of one sort: how many differ, the largest C that one needs, and how errors are distributed."""
+
+    comparisons: int = 0
+    different: int = 0
+    largest: float = 0.0
+    counts: list[int] = field(default_factory=lambda: [0] * NUM_BINS)
+
+    def add(self, row: Row) -> None:
+        """Takes one comparison in."""
+        self.comparisons += 1
+        self.different += not row.equal
+        if math.isfinite(row.sigmas):
+            self.largest = max(self.largest, row.sigmas)
+        self.counts = [a + b for a, b in zip(self.counts, row.counts or [0] * NUM_BINS, strict=True)]
+
+    def take(self, other: Held) -> None:
+        """Takes other comparisons in."""
+        self.comparisons += other.comparisons
+        self.different += other.different
+        self.largest = max(self.largest, other.largest)
+        self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+
+
+@dataclass
+class Calibration:
+    """What was held to the rule, by how it was computed, precision and kind: `eagerly, float64, value`."""
+
+    held: dict[str, Held] = field(default_factory=dict)
+
+    def add(self, way: str, rows: Iterable[Row]) -> None:
+        """Takes comparisons in."""
+        for row in rows:
+            self.held.setdefault(f"{way}, {row.dtype}, {row.kind}", Held()).add(row)
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines."""
+        return {name: asdict(held) for name, held in sorted(self.held.items())}
+
+
+def recorded(root: Path) -> dict[str, Held]:
+    """What `python -m reference calibrate` found over all layers, by how it was computed; empty if it never ran."""
+    path, total = root / FILE, dict[str, Held]()
+    layers = json.loads(path.read_text())["layers"] if path.is_file() else {}
+    for name, numbers in (pair for layer in layers.values() for pair in layer.items()):
+        total.setdefault(name, Held()).take(Held(**numbers))
+    return total
+
+
+def by_chance(bins: int = NUM_BINS) -> list[float]:
+    """The share of elements in each bin if errors were rounding alone: |N(0, 2)|; the last bin is open."""
+    edges = [math.erf(i / BINS_PER_SIGMA / 2.0) for i in range(bins)]
+    return [b - a for a, b in zip(edges, [*edges[1:], 1.0], strict=True)]
