@@ -41,7 +41,7 @@ from reports.adapters.release import DISTRIBUTIONS, Finding, Release, examine, f
 AUDITED = "disco_torch"
 TITLE = "A port on the bench: disco-torch"
 COLOURS = ("#9aa5b1", "#d97a1f", "#2a78d6", "#7a4fc4")
-FLOOR = 1e-17
+EXACT, LARGEST = 1e-17, 1e3  # where the picture shows no error at all, and all that is larger
 
 
 def feeds(layer: str) -> list[str]:
@@ -114,19 +114,19 @@ def movement(older: Release, newer: Release) -> list[str]:
 
 
 def figure(releases: list[Release]) -> Figure:
-    """Each layer's worst error in float64, relative to the output's scale, in each release."""
+    """Each layer's worst error in float64, relative to the output's scale, in each release; hollow where equal."""
     layers = [name for name in REGISTRY if any(name in r.different_layers() for r in releases)]
     drawing = Figure(figsize=(8.5, 0.26 * max(len(layers), 3) + 1.2), layout="constrained")
     axes = drawing.subplots()
     for place, release in enumerate(releases):
         points = [(i, row) for i, name in enumerate(layers) if (row := release.worst(name, "value", "float64"))]
         heights = [i + 0.22 * (place - (len(releases) - 1) / 2) for i, _ in points]
-        errors = [min(max(row.max_rel, FLOOR), 1e3) for _, row in points]
+        errors = [min(max(row.max_rel, EXACT), LARGEST) for _, row in points]
         colour = COLOURS[(place - len(releases)) % len(COLOURS)]
-        axes.plot(errors, heights, "o", ms=5, color=colour, label=release.version)
-    axes.axvline(1e-12, color="#c0392b", lw=1)
-    axes.set(xscale="log", xlim=(FLOOR / 2, 2e3), ylim=(len(layers) - 0.5, -0.5))
-    axes.set_xlabel("worst error of the values in float64, of the output's scale (1e-17: exact; red: 1e-12)")
+        faces = [colour if not row.equal else "none" for _, row in points]
+        axes.scatter(errors, heights, s=25, edgecolors=colour, facecolors=faces, label=release.version)
+    axes.set(xscale="log", xlim=(EXACT / 2, 2 * LARGEST), ylim=(len(layers) - 0.5, -0.5))
+    axes.set_xlabel(f"worst error of the values in float64 / scale ({EXACT:g}: exact; hollow: within its tolerance)")
     axes.set_yticks(range(len(layers)), layers, fontsize=8)
     axes.grid(axis="x", color="#999999", alpha=0.3, lw=0.6)
     if layers:

@@ -3,6 +3,7 @@
 Example:
     python -m reports.bugs --out reports/out
     python -m reports.bugs --only retrace_index_too_late polyak_reversed
+    python -m reports.bugs --precision float32 bf16    # mutants killed by values in these precisions alone
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from parity.implementation import CannotRun
 from parity.layers import REGISTRY
 from parity.side_by_side import LOOK_EVERY, Lines
 from parity.store import FixtureError, Store, write_atomically
-from reports import page
+from parity.tolerance import PRECISIONS
+from reports import page, precision
 
 T = TypeVar("T")
 
@@ -210,6 +212,7 @@ def section_of(matrix: Matrix, out: Path) -> page.Section:
         labels=LABELS,
         not_run=NOT_RUN,
         image=image,
+        precise=precision.kept(),
     )
     return page.Section(
         name="bugs",
@@ -234,6 +237,18 @@ def section(implementation_name: str, out: Path) -> page.Section:
     return section_of(run(chosen(()), is_live=False), out)
 
 
+def count_in(precisions: Sequence[str], only: Sequence[str]) -> int:
+    """Prints how many mutants values in each precision kill; of the whole catalogue, it leaves that for the page."""
+    found = {name: precision.killed_in(name, chosen(only), PROCESSES, _one_thread_each) for name in precisions}
+    for name, one in found.items():
+        print(
+            f"Values in {name} kill {one.killed} of {one.of} mutants. Survivors: {', '.join(one.survivors) or 'none'}."
+        )
+    if not only:
+        precision.keep(found)
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 all found, 1 a survivor or too few at the layer named, 2 could not run."""
     parser = argparse.ArgumentParser(
@@ -243,8 +258,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the matrix for machines")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="hunt these mistakes only")
     parser.add_argument("--without-live", action="store_true", help="leave out the tier that compiles the reference")
+    parser.add_argument(
+        "--precision",
+        nargs="+",
+        default=[],
+        choices=PRECISIONS,
+        metavar="P",
+        help=f"instead, count the mutants that values in these precisions kill ({', '.join(PRECISIONS)})",
+    )
     args = parser.parse_args(arguments)
     try:
+        if args.precision:
+            return count_in(args.precision, args.only)
         matrix = run(chosen(args.only), is_live=not args.without_live)
         made = section_of(matrix, args.out)
     except (CannotRun, FixtureError) as error:

@@ -43,7 +43,7 @@ from parity.tapes import Tape, tape_bytes, tape_from
 from reports import page, port_life, renewed_life
 from reports.lockstep_page import TITLE as TITLE
 from reports.lockstep_page import section_of, summary
-from reports.lockstep_verdict import STEPS_AFTER_RENEWAL, Lived, Verdict
+from reports.lockstep_verdict import Lived, Verdict
 
 QUICK = {"disco103": 60, "embedded": 300}  # steps at most, by kind; actor-critic has 120
 DTYPES = ("float64", "float32")
@@ -241,14 +241,8 @@ def renewed(args: argparse.Namespace) -> tuple[Verdict, dict[str, Any]]:
     loop = {"num_steps": args.steps} if args.steps else {}
     lives = [described(kind, seed, **loop) for kind in kinds for seed in seeds]
     shortest = min(life.loop.num_steps for life in lives)
-    longest = shortest - STEPS_AFTER_RENEWAL
-    if longest < STEPS_AFTER_RENEWAL:
-        raise CannotRun(f"With --renew a life takes at least {2 * STEPS_AFTER_RENEWAL} steps; got {shortest}.")
-    if not STEPS_AFTER_RENEWAL <= args.renew <= longest:
-        raise CannotRun(
-            f"--renew takes from {STEPS_AFTER_RENEWAL} steps, so that a mistake in what is taken over can show, "
-            f"to {longest}, so that {STEPS_AFTER_RENEWAL} steps are lived after something was; got {args.renew}."
-        )
+    if not 1 <= args.renew < shortest:
+        raise CannotRun(f"--renew takes from 1 step to {shortest - 1}, one less than a life has; got {args.renew}.")
     origin = renewed_life.provenance()
     return renewed_life.run(lives, args.renew, _edits(args), args.jobs, args.out / "lockstep" / "live", origin), origin
 

@@ -13,15 +13,7 @@ from matplotlib.figure import Figure
 from parity.lockstep import Comparison
 from parity.store import canonical, write_atomically
 from reports import page
-from reports.lockstep_verdict import (
-    DRIFT_AFTER_RENEWAL,
-    DRIFT_LIMIT,
-    STEPS_AFTER_RENEWAL,
-    Group,
-    Lived,
-    Verdict,
-    in_words,
-)
+from reports.lockstep_verdict import DRIFT_LIMIT, Group, Lived, Verdict, in_words
 
 TITLE = "In lockstep with the original"
 BLUE, ORANGE, GREEN = "#2a78d6", "#d97a1f", "#2e8b57"
@@ -129,9 +121,10 @@ def summary(verdict: Verdict) -> dict[str, Any]:
                 "drift_ratio": _finite(group.ratio),
                 "distance_to_float64": _finite(group.to_truth),
                 "taken_over_every": group.renewed,
-                "drift_after_renewal": _finite(group.drift_after_renewal),
-                "state_after_renewal": _finite(group.furthest_state.distance) if group.renewed else None,
-                "furthest_tensor": group.furthest_state.tensor if group.renewed else None,
+                "learner_steps": [
+                    {name: _finite(x) if isinstance(x, float) else x for name, x in step._asdict().items()}
+                    for step in group.learner_steps
+                ],
                 "worst_loss_difference": group.worst_loss,
                 "sentence": group.sentence(),
             }
@@ -191,8 +184,7 @@ def section_of(
             groups=verdict.groups,
             lived=verdict.lived,
             skipped=verdict.skipped,
-            limit=DRIFT_AFTER_RENEWAL if verdict.groups[0].renewed else DRIFT_LIMIT,
-            steps_after_renewal=STEPS_AFTER_RENEWAL,
+            limit=DRIFT_LIMIT,
             image=page.picture(drawing),
             in_words=in_words,
         ),

@@ -8,8 +8,8 @@ later.
 
 The original parts from itself where its initial parameters are moved by one unit in the last place.
 
-Where the port takes over the original's state every so many steps (float64), no action may differ at all, and in the
-steps after that neither parameters nor anything else of the learner's state may drift away.
+Where the port takes over the original's state every so many steps (float64), no action may differ at all, and the
+learner's whole state after the next learner step must be equal by the rule of `parity.tolerance`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,27 @@ DRIFT_LIMIT = 20.0  # times the original's own
 # Of the step at which the original parts from itself. What grows to a different action in half the time was about 1e-8
 # when the original was moved by 1e-16: no rounding.
 EARLIEST = 0.5
-# Where the port goes on from the original's state: how far the parameters may drift, of their norm, in so many learner
-# steps after that, and how far any tensor of the learner's state may be off, of its largest number, so many steps after
-# that. The layer agent/learner_steps is asked for the same, but is allowed what the original itself moves by.
-STEPS_AFTER_RENEWAL, DRIFT_AFTER_RENEWAL = 20, 1e-10
 CHANCE = 0.05  # in float32: how probable it may be that what parts earlier does so by chance
 
 
-class StateDistance(NamedTuple):
-    """The tensor of the learner's state that is furthest off after so many steps, of its largest number."""
+class LearnerStep(NamedTuple):
+    """One learner step from the original's own state, by the rule of `parity.tolerance`.
+
+    Attributes:
+        step: of the run.
+        tensor: of the learner's state, the one that takes most of its tolerance.
+        error: of that tensor, relative to its scale.
+        sigmas: the C that its worst number needs.
+        share: of the tolerance that this number takes.
+        is_equal: whether all tensors are equal.
+    """
 
     step: int
     tensor: str
-    distance: float
+    error: float
+    sigmas: float
+    share: float
+    is_equal: bool
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,7 @@ class Lived:
         to_truth: in float32, how far the port is from the original's float64 life, in times of the original's own
             distance in float32; NaN if not known.
         renewed: 0, or after how many steps, again and again, the port took over the original's state.
-        states: of such a life, how far the learner's whole state was off some steps after each time.
+        learner_steps: of such a life, the first learner step after each time; and the first of all.
     """
 
     kind: str
@@ -69,7 +77,7 @@ class Lived:
     wide: Comparison | None = None
     to_truth: float = float("nan")
     renewed: int = 0
-    states: Sequence[StateDistance] = ()
+    learner_steps: Sequence[LearnerStep] = ()
 
     @property
     def own_firsts(self) -> list[float]:
@@ -80,23 +88,6 @@ class Lived:
     def ratio(self) -> float:
         """How many times further the port drifts than the original from itself."""
         return drift_ratio(self.port, list(self.own.values()))
-
-    @property
-    def drift_after_renewal(self) -> float:
-        """The largest drift in the first learner steps of a stretch from the same state; NaN if none, or any is NaN."""
-        drift, learned = (x[: self.port.together] for x in (self.port.drift, self.port.has_learned))
-        if np.isnan(drift).any():
-            return float("nan")
-        starts = range(0, len(drift), self.renewed) if self.renewed else ()
-        firsts = [drift[i : i + self.renewed][learned[i : i + self.renewed]][:STEPS_AFTER_RENEWAL] for i in starts]
-        steps = np.concatenate(firsts) if firsts else np.zeros(0)
-        return float(steps.max()) if steps.size else float("nan")
-
-    @property
-    def furthest_state(self) -> StateDistance:
-        """The one that is furthest off; what is no number is, and so is nothing."""
-        nothing = StateDistance(0, "nothing was compared", float("nan"))
-        return max(self.states, key=lambda one: (np.isnan(one.distance), one.distance), default=nothing)
 
     def check(self) -> None:
         """Raises CannotRun where there is nothing to judge by."""
@@ -177,21 +168,21 @@ class Group:
         return max(one.renewed for one in self.lived)
 
     @property
-    def drift_after_renewal(self) -> float:
-        """The largest drift in the first learner steps of a stretch from the same state; NaN where any is."""
-        return float(np.max([one.drift_after_renewal for one in self.lived]))
+    def learner_steps(self) -> list[LearnerStep]:
+        """Those that were compared, over all lives."""
+        return [step for one in self.lived for step in one.learner_steps]
 
     @property
-    def furthest_state(self) -> StateDistance:
-        """The one that is furthest off, over all lives."""
-        return max((one.furthest_state for one in self.lived), key=lambda one: (np.isnan(one.distance), one.distance))
+    def worst_learner_step(self) -> LearnerStep | None:
+        """The one that takes most of its tolerance; None where nothing was compared."""
+        return max(self.learner_steps, key=lambda step: step.share, default=None)
 
     @property
     def is_equal(self) -> bool:
         """The verdict."""
         if self.renewed:
-            distances = (self.drift_after_renewal, self.furthest_state.distance)
-            return self.acts_alike and all(x <= DRIFT_AFTER_RENEWAL for x in distances)  # which NaN is not
+            every = all(one.learner_steps and all(step.is_equal for step in one.learner_steps) for one in self.lived)
+            return self.acts_alike and every
         return self.acts_alike and not self.ratio > DRIFT_LIMIT
 
     @property
@@ -216,16 +207,23 @@ class Group:
         lives = f"{counted(len(self.lived))} of up to {max(one.port.steps for one in self.lived)} steps"
         return f"{self.kind}, {self.dtype}: {said}. {lives}, {self.actions:,} actions alike; {self._of_what()}."
 
+    def _of_learner_steps(self) -> str:
+        worst = self.worst_learner_step
+        if worst is None:
+            return "no learner step was compared"
+        return (
+            f"of {len(self.learner_steps)} learner steps from the same state the worst is at step {worst.step}: "
+            f"{worst.tensor} is off by {worst.error:.1e} of its scale, {worst.sigmas:.2g} sigmas, {worst.share:.2g} of "
+            "its tolerance"
+        )
+
     def _of_what(self) -> str:
         """What the verdict goes by."""
         first = f"first different action: {in_words(self.first)}"
         if self.renewed:
-            drift = f"drift in {STEPS_AFTER_RENEWAL} learner steps after that {self.drift_after_renewal:.1e}"
-            state = self.furthest_state
             return (
-                f"{first}; the original's state was taken over every {self.renewed} steps; {drift}, of the whole state "
-                f"then {state.distance:.1e} ({state.tensor}, step {state.step}; both at most {DRIFT_AFTER_RENEWAL:g}), "
-                f"of the parameters before the next time {self.worst_drift:.1e}"
+                f"{first}; the original's state was taken over every {self.renewed} steps; {self._of_learner_steps()}; "
+                f"the parameters drifted by at most {self.worst_drift:.1e} before the next time"
             )
         own = f"the original against itself: {in_words(self.own_first)}"
         if self.dtype == "float32" and self.first < self.own_first:

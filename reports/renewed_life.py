@@ -3,8 +3,9 @@
 Once learning has taken off, a difference in the last place grows tenfold every few tens of steps, so that after some
 hundreds no two programs act alike, and the original, moved by one unit in the last place, does not act as itself. What
 the rest of a life is like can be seen all the same: the port takes over the original's learner (parameters, optimiser,
-the rule's memory) and the policies that it remembers, and lives by itself until the next time. Some steps after each
-time the learners are compared, tensor by tensor.
+the rule's memory) and the policies that it remembers, and lives by itself until the next time. After the next learner
+step the learners are compared by the rule of `parity.tolerance`. Sigma is measured on that very step of the original,
+which takes a second at small sizes and minutes at that of Disco103.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import importlib
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -26,18 +27,24 @@ import torch
 from parity.bugs.plant import Edit, edited
 from parity.bugs.reach import source_digest
 from parity.check import WeightsMissing
-from parity.implementation import CannotRun
+from parity.compare import Row
+from parity.compare import compare as compare_arrays
+from parity.implementation import CannotRun, load
 from parity.layers.spec import Arrays
 from parity.lives import Life, kind_of, meta_params
 from parity.lockstep import compare
 from parity.side_by_side import Piece, run_all
-from parity.store import FixtureError, canonical, write_atomically
+from parity.sigma import Rounding
+from parity.store import FixtureError, canonical, reduced, write_atomically
 from parity.tapes import Recording, Tape, first_difference, tape_bytes, tape_from
-from reports.lockstep_verdict import STEPS_AFTER_RENEWAL, Lived, StateDistance, Verdict
+from parity.tolerance import PRECISIONS
+from reports.lockstep_verdict import LearnerStep, Lived, Verdict
 from reports.port_life import PortLoop
 
 DTYPE = "float64"  # in float32 two programs part within some tens of steps, wherever they begin
 LOGITS = "agent_outs/logits"
+_BITS = (PRECISIONS[DTYPE],)
+LAYERS = {"disco": "agent/learner_step", "actor_critic": "agent/actor_critic_step"}
 ADAPTERS = {  # rule -> module of the port's adapter, and its functions from the flat state of a learner and to it
     "disco": ("learning", "learner_state", "flat_learner_state"),
     "actor_critic": ("rules", "actor_critic_state", "flat_actor_critic_state"),
@@ -101,31 +108,61 @@ def _key(life: Life, weights: Arrays, edits: Sequence[Edit], origin: dict[str, A
 
 
 def _files(path: Path) -> list[Path]:
-    """Of the distances of states, of the original's tape and of the port's, which is written last."""
-    endings = ("states.json", "original.safetensors", "port.safetensors")
+    """Of the learner steps, of the original's tape and of the port's, which is written last."""
+    endings = ("learner_steps.json", "original.safetensors", "port.safetensors")
     return [path.with_name(f"{path.name}.{ending}") for ending in endings]
 
 
 def live_and_keep(of: Life, every: int, edits: Sequence[Edit], path: Path, tell: Callable[[int], Any]) -> None:
     """Both lives, written down as soon as they are over."""
-    ref, got, states = live(of, every, edits, tell)
-    contents = (json.dumps(states).encode(), tape_bytes(ref), tape_bytes(got))
+    ref, got, learner_steps = live(of, every, edits, tell)
+    contents = (json.dumps(learner_steps).encode(), tape_bytes(ref), tape_bytes(got))
     for content, file in zip(contents, _files(path), strict=True):
         write_atomically(file, content)
 
 
 def _lived(of: Life, every: int, edits: Sequence[Edit], path: Path) -> Lived:
-    distances, *tapes = _files(path)
+    compared, *tapes = _files(path)
     ref, got = (tape_from(file.read_bytes(), of, DTYPE, 0) for file in tapes)
-    states = [StateDistance(*one) for one in json.loads(distances.read_bytes())]
-    return Lived(kind_of(of), of.name, DTYPE, compare(ref, got), {}, renewed=every, states=states)
+    learner_steps = [LearnerStep(*one) for one in json.loads(compared.read_bytes())]
+    return Lived(kind_of(of), of.name, DTYPE, compare(ref, got), {}, renewed=every, learner_steps=learner_steps)
 
 
-def original_life(of: Life) -> tuple[Arrays, Any]:
-    """The original's first parameters, and its life from there."""
-    closed_loop = importlib.import_module("reference.closed_loop")
-    params = closed_loop.initial_params(of)
-    return params, closed_loop.OriginalLoop(of, DTYPE, params)
+class OriginalLife:
+    """A life of the original, and how far rounding takes its last learner step."""
+
+    def __init__(self, of: Life):
+        """Begins with the original's own first parameters."""
+        closed_loop = importlib.import_module("reference.closed_loop")
+        self.of, self.params = of, closed_loop.initial_params(of)
+        self._loop = closed_loop.OriginalLoop(of, DTYPE, self.params)
+        self._learn, self._loop.learn = self._loop.learn, self._noting
+        self._meta_params = {f"meta_params/{name}": value for name, value in meta_params(of).items()}
+        self._inputs: Arrays = {}
+
+    def _noting(self, batch: Arrays) -> dict[str, float]:
+        """A learner step whose inputs are kept."""
+        self._inputs = {**self._loop.learner, **{f"rollout/{name}": value for name, value in batch.items()}}
+        logs: dict[str, float] = self._learn(batch)
+        return logs
+
+    @property
+    def learner(self) -> Arrays:
+        """Its learner, flat, by the names of the learner step's layer."""
+        learner: Arrays = self._loop.learner
+        return learner
+
+    def steps(self) -> Iterator[Any]:
+        """Lives, step by step."""
+        yield from self._loop.steps()
+
+    def rounding(self) -> Rounding:
+        """Of the last learner step, by Monte Carlo arithmetic; full-size programs run faster as users compile them."""
+        original: Any = load("original")
+        compiled = original.as_users_compile if kind_of(self.of) == "disco103" else original
+        inputs = {**self._inputs, **self._meta_params}
+        found: Rounding = compiled.rounding(LAYERS[self.of.rule], inputs, self.of.settings, {}, (), _BITS)
+        return found
 
 
 def live(
@@ -133,8 +170,8 @@ def live(
     every: int,
     edits: Sequence[Edit],
     tell: Callable[[int], Any],
-    begin: Callable[[Life], tuple[Arrays, Any]] = original_life,
-) -> tuple[Tape, Tape, list[StateDistance]]:
+    begin: Callable[[Life], Any] = OriginalLife,
+) -> tuple[Tape, Tape, list[LearnerStep]]:
     """Lives until the end, or until an action differs.
 
     Args:
@@ -142,16 +179,17 @@ def live(
         every: so many steps the port goes on from where the original is.
         edits: changes to the port's source, to see whether they are noticed.
         tell: told after each step how many there are.
-        begin: gives the first parameters and the life beside the port; the original's.
+        begin: gives the life beside the port; the original's.
 
     Returns:
-        The tape of the original, that of the port, and how far the port's state was off some steps after each renewal.
+        The tape of the original, that of the port, and the first learner step from each state that both had.
     """
-    params, there = begin(of)
+    there = begin(of)
     with edited(*edits) if edits else nullcontext():
-        here = PortLoop(of, DTYPE, params)
+        here = PortLoop(of, DTYPE, there.params)
         ref, got = Recording(of, DTYPE), Recording(of, DTYPE)
-        remembered, states, first = list[np.ndarray](), list[StateDistance](), None
+        remembered, compared, first = list[np.ndarray](), list[LearnerStep](), None
+        is_same_state = True
         for step in there.steps():
             actions, perturbed = here.step(got)
             _check_noise(of, len(ref), step.noise, here.noise.last)
@@ -161,11 +199,13 @@ def live(
             first = first_difference(len(ref) - 1, step.rollout["actions"], actions, perturbed)
             if first is not None:
                 break
-            if len(ref) % every == STEPS_AFTER_RENEWAL % every:
-                states.append(state_distance(len(ref), there.learner, port_state(here, of)))
+            if is_same_state and step.logs:
+                compared.append(learner_step(len(ref), of, there.learner, port_state(here, of), there.rounding()))
+                is_same_state = False
             if len(ref) % every == 0:
                 renew(here, of, there.learner, np.concatenate(remembered, axis=1))
-    return ref.tape(), replace(got.tape(), first=first), states
+                is_same_state = True
+    return ref.tape(), replace(got.tape(), first=first), compared
 
 
 def _check_noise(of: Life, step: int, theirs: np.ndarray, ours: np.ndarray) -> None:
@@ -186,26 +226,22 @@ def port_state(here: PortLoop, of: Life) -> Arrays:
     return {name: x.numpy() for name, x in flatten(here.life.state, of.settings).items()}
 
 
-def state_distance(step: int, ref: Arrays, got: Arrays) -> StateDistance:
-    """The tensor that is furthest off, of its largest number.
-
-    Infinitely, where that is 0 and the port's is not, and where shapes differ.
-    """
+def learner_step(step: int, of: Life, ref: Arrays, got: Arrays, rounding: Rounding) -> LearnerStep:
+    """Compares two learners after a step from the same state."""
     if ref.keys() != got.keys():
         odd = ", ".join(sorted(ref.keys() ^ got.keys()))
         raise CannotRun(f"After {step} steps only one of the port and the original has this in its state: {odd}.")
-    found = {name: _distance(np.asarray(ref[name], np.float64), np.asarray(got[name], np.float64)) for name in ref}
-    worst = max(found, key=lambda name: (np.isnan(found[name]), found[name]))
-    return StateDistance(step, worst, found[worst])
+    rows = [_row(of, name, np.asarray(ref[name]), got[name], rounding) for name in ref]
+    worst = max(rows, key=lambda row: row.ratio)
+    is_equal = all(row.equal for row in rows)
+    return LearnerStep(step, worst.output, worst.max_rel, worst.sigmas, worst.ratio, is_equal)
 
 
-def _distance(ref: np.ndarray, got: np.ndarray) -> float:
-    if ref.shape != got.shape:
-        return float("inf")
-    off, scale = float(np.abs(ref - got).max(initial=0.0)), float(np.abs(ref).max(initial=0.0))
-    if off == 0.0:
-        return 0.0
-    return off / scale if scale else float("inf")
+def _row(of: Life, name: str, ref: np.ndarray, got: np.ndarray, rounding: Rounding) -> Row:
+    truth, (bits,) = reduced(ref), _BITS
+    sigma = rounding.sigmas["value"].get(name, {}).get(bits, np.zeros(truth.shape))
+    others = rounding.alternatives.get(name, {}).get(bits)
+    return compare_arrays((LAYERS[of.rule], of.name, name), "value", DTYPE, truth, got, sigma, ref.shape, others)
 
 
 def renew(here: PortLoop, of: Life, learner: Arrays, logits: np.ndarray) -> None:

@@ -17,6 +17,7 @@ from parity.bugs import alive, kill, plant, reach
 from parity.bugs.kill import Kill
 from parity.implementation import CannotRun
 from parity.layers import REGISTRY
+from parity.sigma import Rounding
 from reports import bugs as report
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -297,16 +298,70 @@ def test_a_reference_is_asked_each_question_once():
     assert not hasattr(reference, "evaluate")
 
 
+class Whole(Counting):
+    """A reference with all that is optional in the contract."""
+
+    def vjp(self, layer, inputs, settings, dtype, cotangents, wrt):
+        self.asked += 1
+        return {name: cotangents["out"] * 2 for name in wrt}
+
+    def run_and_vjp(self, layer, inputs, settings, dtype, cotangents, wrt):
+        self.asked += 1
+        return {"out": inputs["x"] * 2}, {name: cotangents["out"] * 2 for name in wrt}
+
+    def rounding(self, layer, inputs, settings, cotangents, wrt, bits):
+        self.asked += 1
+        return Rounding({"value": {"out": {p: inputs["x"] * 2.0**-p for p in bits}}, "vjp": {}})
+
+
+def test_what_is_optional_is_offered_where_the_reference_has_it_and_asked_once():
+    bare, inner = alive.Remembering(Counting()), Whole()
+    assert not hasattr(bare, "run_and_vjp") and not hasattr(bare, "rounding")
+    reference, x = alive.Remembering(inner), {"x": np.ones(2)}
+    for _ in range(2):
+        outs, vjps = reference.run_and_vjp("ops/kl", x, {}, "float64", {"out": np.ones(2)}, ["x"])
+        assert (outs["out"].tolist(), vjps["x"].tolist()) == ([2.0, 2.0], [2.0, 2.0])
+    assert inner.asked == 1
+    for bits, asked in (([53, 24], 2), ([53, 24], 2), ([24], 3)):
+        found = reference.rounding("ops/kl", x, {}, {}, [], bits)
+        assert list(found.sigmas["value"]["out"]) == bits
+        assert inner.asked == asked
+
+
+def test_sigma_is_measured_once_for_all_mistakes_at_a_layer():
+    inner, layer = Whole(), REGISTRY["ops/signed_hyperbolic"]
+    reference = alive.Remembering(inner)
+    sample = alive.live.drawn(layer, layer.cases[0], 0)
+    goldens = [alive.live.Reference(reference, layer, sample).golden() for _ in range(2)]
+    assert inner.asked == 2  # the answer and sigma
+    assert goldens[0].sigma("value", "out", 53).any()
+
+
+class Sure:
+    """The port as live reference, which compiles nothing; sigma of each number is a few roundings of 1."""
+
+    name, description = "sure", ""
+
+    def __init__(self):
+        self.inner = plant.load_edited(bugs.PORT, ())
+        self.layers, self.run, self.vjp = self.inner.layers, self.inner.run, self.inner.vjp
+
+    def rounding(self, layer, inputs, settings, cotangents, wrt, bits):
+        def sigmas(arrays):
+            return {name: {p: np.full(x.shape, 4 * 2.0**-p) for p in bits} for name, x in arrays.items()}
+
+        values = self.run(layer, inputs, settings, "float64")
+        return Rounding({"value": sigmas(values), "vjp": sigmas({name: inputs[name] for name in wrt})})
+
+
 def test_a_mistake_is_found_live(monkeypatch):
-    clean = plant.load_edited(bugs.PORT, ())
-    monkeypatch.setattr(alive.live, "live_reference", lambda: clean)  # the real ones compile for seconds
+    monkeypatch.setattr(alive.live, "live_reference", Sure)
     row, _ = alive.hunt_live("ops/kl", {"kl_the_other_way": "plain"})["kl_the_other_way"]
     assert (row.layer, row.equal) == ("ops/kl", False)
 
 
 def test_a_mistake_that_needs_another_setting_is_found_live(monkeypatch):
-    clean = plant.load_edited(bugs.PORT, ())
-    monkeypatch.setattr(alive.live, "live_reference", lambda: clean)
+    monkeypatch.setattr(alive.live, "live_reference", Sure)
     layer, name = "values/loss_from_target", "squared_error_without_half"
     case = next(case.name for case in REGISTRY[layer].cases if not REGISTRY[layer].case_settings(case)["categorical"])
     assert alive.hunt_live(layer, {name: "plain"})[name][0] is None

@@ -188,11 +188,11 @@ def test_patterns_see_terminals_and_stay_silent_otherwise():
 
 
 class RoundsMore(toy.Toy):
-    """Right in float64; in float32 it adds an error of three units in the last place."""
+    """Right in float64; in float32 it adds an error of some hundred units in the last place."""
 
     def run(self, layer, inputs, settings, dtype):
         out = super().run(layer, inputs, settings, dtype)
-        return out if dtype == "float64" else {k: v * np.float32(1 + 4e-7) for k, v in out.items()}
+        return out if dtype == "float64" else {k: v * np.float32(1 + 2e-5) for k, v in out.items()}
 
 
 def test_float32_rounding_is_not_called_a_mistake(store):

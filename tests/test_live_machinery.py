@@ -1,4 +1,4 @@
-"""Live comparison: what it forgives, what it never does, and what it leaves behind of a failure."""
+"""Live comparison: what rounding explains, what it never does, and what is left behind of a failure."""
 
 import os
 import subprocess
@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 
 from parity import metamorphic, repro, shrink, strategies
-from parity.exactness import Reference
+from parity.check import Judge
 from parity.implementation import load
 from parity.layers import REGISTRY
-from parity.live import JITTERS, check_layer_live, compare_live, drawn, judge, live_reference
+from parity.live import Reference, check_layer_live, compare_live, drawn, live_reference, worst_ratio
+from parity.sigma import Rounding
+from parity.tolerance import PRECISIONS, C, K
 from tests import toy
 
-RETRACE = REGISTRY["values/retrace"]
+RETRACE, TWO_HOT, SIGN = (REGISTRY[name] for name in ("values/retrace", "ops/two_hot", "transforms/sign"))
 A2 = next(case for case in REGISTRY["disco/agent_loss_no_meta"].cases if case.name == "A2")
 
 
@@ -25,8 +27,8 @@ def standin():
     return load("standin")
 
 
-def changed(layer, change):
-    """The port with one layer's outputs changed by a function of (outputs, inputs)."""
+def changed(layer, change, change_vjp=lambda out, inputs: out):
+    """The port with one layer's outputs and VJPs changed by functions of (outputs, inputs)."""
     port = load("port")
 
     class Changed:
@@ -35,8 +37,8 @@ def changed(layer, change):
         def run(self, name, inputs, settings, dtype):
             return change(port.run(name, inputs, settings, dtype), inputs)
 
-        def vjp(self, *asked):
-            return port.vjp(*asked)
+        def vjp(self, name, inputs, *asked):
+            return change_vjp(port.vjp(name, inputs, *asked), inputs)
 
     return Changed()
 
@@ -60,9 +62,9 @@ def test_the_port_is_equal_where_it_should_be(standin):
     assert not different(live(standin, load("port"), "values/retrace"))
 
 
-def test_an_error_of_a_few_units_of_1e_minus_12_is_found(standin):
+def test_an_error_of_1e_minus_12_of_the_scale_is_found(standin):
     def shift(out, _):
-        return {"q_target": out["q_target"] + np.asarray(3e-12 * np.abs(out["q_target"]).max(), out["q_target"].dtype)}
+        return {"q_target": out["q_target"] + np.asarray(1e-12 * np.abs(out["q_target"]).max(), out["q_target"].dtype)}
 
     off = changed("values/retrace", shift)
     assert {row.dtype for row in different(live(standin, off, "values/retrace"))} == {"float64"}
@@ -76,29 +78,18 @@ def test_a_wrong_epsilon_is_found_on_inputs_where_it_is_all_there_is(standin):
     assert not different(live(standin, load("port"), "moving_average/normalize", "small_variance", values=zero))
 
 
-def test_a_number_that_differs_only_at_a_kink_is_forgiven(standin):
-    x = drawn(REGISTRY["transforms/sign"], REGISTRY["transforms/sign"].cases[0], 0).inputs["x"]
+def sign_of_a_zero(at_zero):
+    """The sign with another answer at 0, and inputs with a 0 among them."""
+    x = drawn(SIGN, SIGN.cases[0], 0).inputs["x"]
     x.reshape(-1)[0] = 0.0
-    at_zero = changed("transforms/sign", lambda out, given: {"out": np.where(given["x"] == 0, 1, out["out"])})
-    rows = live(standin, at_zero, "transforms/sign", x=x)
-    assert not different(rows)
-    assert sum(row.at_branch for row in rows) > 0
+    return changed(SIGN.name, lambda out, given: {"out": np.where(given["x"] == 0, at_zero, out["out"])}), x
 
 
-def test_a_nan_at_a_kink_is_never_forgiven(standin):
-    x = drawn(REGISTRY["transforms/sign"], REGISTRY["transforms/sign"].cases[0], 0).inputs["x"]
-    x.reshape(-1)[0] = 0.0
-    at_zero = changed("transforms/sign", lambda out, given: {"out": np.where(given["x"] == 0, np.nan, out["out"])})
-    assert any("NaN" in row.problem for row in different(live(standin, at_zero, "transforms/sign", x=x)))
-
-
-def test_a_float32_overflow_of_the_reference_is_nothing_to_hold_to(standin):
-    logits = np.tile(np.array([0.0, 100.0, 0.0]), (5, 3, 1))
-    entry = "ops/importance_weight"
-    actions = np.ones((5, 3), np.int32)
-    rows = live(standin, load("port"), entry, pi_logits=logits, mu_logits=-logits, actions=actions)
-    assert not different(rows)
-    assert any(np.isinf(row.budget) for row in rows)
+@pytest.mark.parametrize("at_zero", [1.0, -1.0, np.nan])
+def test_a_kink_that_an_input_stands_on_exactly_is_no_matter_of_rounding(standin, at_zero):
+    candidate, x = sign_of_a_zero(at_zero)
+    assert not different(live(standin, load("port"), SIGN.name, x=x))
+    assert {row.dtype for row in different(live(standin, candidate, SIGN.name, x=x))} == {"float64", "float32"}
 
 
 def given_moved(layer, name, units):
@@ -120,15 +111,42 @@ def given_moved(layer, name, units):
     return Moved()
 
 
-def test_values_on_a_bin_s_edge_under_a_saturated_softmax_are_forgiven(standin):
+@pytest.mark.parametrize("units", [-1, 1])
+def test_which_side_of_a_bin_s_edge_a_value_falls_on_is_a_matter_of_rounding(standin, units):
+    rows = live(standin, given_moved(TWO_HOT.name, "value", units), TWO_HOT.name, "bin_edges")
+    assert {(row.kind, row.dtype) for row in rows} == {(k, d) for k in ("value", "vjp") for d in ("float64", "float32")}
+    assert [row.sentence() for row in different(rows)] == []
+
+
+def test_beside_the_edges_nothing_more_is_allowed_than_elsewhere(standin):
+    def off(out, given):
+        factor = np.where(np.round(given["value"]) == given["value"], 1, 1 + 1e-7)
+        return {"value": out["value"] * factor.astype(out["value"].dtype)}
+
+    rows = live(standin, changed(TWO_HOT.name, lambda out, _: out, off), TWO_HOT.name, "bin_edges")
+    assert {(row.kind, row.dtype) for row in different(rows)} == {("vjp", "float64")}
+
+
+@pytest.mark.xfail(strict=True, reason="float32 has a smaller range than the float64 in which roundings are sampled")
+def test_a_number_that_float32_cannot_hold_is_nothing_to_hold_to(standin):
+    logits, actions = np.tile(np.array([0.0, 100.0, 0.0]), (5, 3, 1)), np.ones((5, 3), np.int32)
+    given = {"pi_logits": logits, "mu_logits": -logits, "actions": actions}
+    assert not different(live(standin, load("port"), "ops/importance_weight", **given))
+
+
+@pytest.mark.xfail(
+    strict=True, reason="noise of 2^-53 is rounded away before it reaches this edge; that of 2^-47 is not"
+)
+def test_values_on_a_bin_s_edge_under_a_saturated_softmax_are_a_matter_of_rounding(standin):
     layer, sample = REGISTRY["disco/agent_loss_no_meta"], drawn(REGISTRY["disco/agent_loss_no_meta"], A2, 421)
     inputs = strategies.edged(sample.inputs, [(14, 56), (0, 33), (35, 32)], layer)
-    # On which side of the edge the port itself comes out is up to the processor; one of the moved ones is across it.
-    ports = [load("port"), *(given_moved(layer.name, "meta_out/q_td", units) for units in (-16, 16))]
-    rows = [compare_live(standin, port, layer, replace(sample, inputs=inputs)) for port in ports]
-    assert different(rows[0]) == []
-    assert {row.output for of in rows for row in different(of)} <= {"log/td"}  # the mean of what was moved
-    assert any(row.at_branch for of in rows for row in of)
+    assert not different(compare_live(standin, load("port"), layer, replace(sample, inputs=inputs)))
+
+
+@pytest.mark.xfail(strict=True, reason="no noise makes a sum cancel exactly, where the derivative is another one")
+def test_a_gradient_that_vanishes_only_where_rounding_meets_a_kink_is_a_matter_of_rounding(standin):
+    zero = np.zeros((5, 3, 601))  # the mean of the bins is 0 or 1e-17, as the sum is taken
+    assert not different(live(standin, load("port"), "values/from_logits", "K601", net_out=zero))
 
 
 def test_checking_a_layer_by_name_uses_the_live_reference():
@@ -179,46 +197,114 @@ def test_a_failure_shrinks_to_the_sizes_and_values_that_show_it(standin, tmp_pat
     assert (smallest.settings["T"], smallest.settings["B"], smallest.settings["A"]) == (3, 1, 2)
     assert not smallest.inputs["rewards"].any() or not smallest.inputs["target_values"].any()
 
-    golden = Reference(standin, RETRACE, smallest).measured(JITTERS)
-    row = different(judge(candidate, golden))[0]
+    golden = Reference(standin, RETRACE, smallest).golden()
+    row = different(Judge(candidate).rows(golden))[0]
     path = repro.write(golden, row, "tests.toy:implementation", tmp_path)
     assert_shows_it_without_jax_or_the_harness(path, tmp_path)
 
 
-class Steep:
-    """A reference for Retrace that moves a million times as far as its rewards, and the precisions it was asked in."""
+# When sigma is measured
 
-    name, description, layers = "steep", "", {RETRACE.name}
+SEEDS = REGISTRY["env/batched_seeds"]
+SIGMA_IS_NOT_ASKED = pytest.mark.xfail(
+    strict=True, reason="`compare_live` measures no sigma for integers, NaN, infinity"
+)
 
-    def __init__(self, at):
-        self.at, self.asked_in = at, []
+
+class Measured:
+    """A reference for one layer with a sigma of its own, and what it was asked."""
+
+    description = ""
+
+    def __init__(self, layer, outputs, rounding=None):
+        self.name, self.layers, self.outputs, self.asked = "measured", {layer.name}, outputs, []
+        self.found = rounding or Rounding()
 
     def run(self, layer, inputs, settings, dtype):
-        self.asked_in.append(dtype)
-        rewards = inputs["rewards"]
-        return {"q_target": self.at.astype(dtype) + 1e6 * (rewards - self.at.astype(dtype))}
+        self.asked.append("run")
+        return {
+            name: value.astype(dtype if value.dtype.kind == "f" else value.dtype)
+            for name, value in self.outputs.items()
+        }
+
+    def vjp(self, layer, inputs, settings, dtype, cotangents, wrt):
+        self.asked.append("vjp")
+        return {name: np.zeros(inputs[name].shape, dtype) for name in wrt}
+
+    def rounding(self, layer, inputs, settings, cotangents, wrt, bits):
+        self.asked.append(f"rounding at {list(bits)} of {len(wrt)} VJPs")
+        return self.found
 
 
-@pytest.mark.parametrize(
-    ("share", "is_equal", "asked_in"), [(1e-14, True, 1), (1e-11, True, 1), (1e-7, False, 2)], ids=str
-)
-def test_what_inputs_a_unit_away_explain_needs_no_other_program(share, is_equal, asked_in):
-    sample = drawn(RETRACE, RETRACE.cases[0], 0)
-    sample = replace(sample, case=replace(sample.case, dtypes=("float64",), gradients=False))
-    reference = Steep(sample.inputs["rewards"])
-    candidate = changed(RETRACE.name, lambda out, given: {"q_target": given["rewards"] * (1 + share)})
-    rows = compare_live(reference, candidate, RETRACE, sample)
-    assert [row.equal for row in rows] == [is_equal]
-    assert len(set(reference.asked_in)) == asked_in
+RETRACE_SHAPE = RETRACE.outputs(RETRACE.settings)["q_target"].shape(RETRACE.settings)
+SIGMA = 1e-6
 
 
-def test_inputs_a_unit_away_alone_allow_no_more_than_all_that_is_measured(standin):
-    asked = Reference(standin, RETRACE, drawn(RETRACE, RETRACE.cases[0], 0))
-    near, whole = asked.moved(JITTERS), asked.measured(JITTERS)
-    for kind, found in near.accuracy.items():
-        for name, accuracy in found.items():
-            assert accuracy.sensitivity64 <= whole.accuracy[kind][name].sensitivity64
-    assert near.accuracy["value"]["q_target"].sensitivity64 > 0
+def retraced(error, sigma=SIGMA, precisions=("float64",)):
+    """A live comparison of Retrace that is off by so much at its first number, and the reference with that sigma."""
+    truth = np.ones(RETRACE_SHAPE)
+    at_first = np.zeros(RETRACE_SHAPE)
+    at_first.reshape(-1)[0] = 1.0
+    with np.errstate(invalid="ignore"):
+        sigmas = {PRECISIONS[p]: np.where(at_first, sigma, 0.0) for p in precisions}
+        got = truth + np.where(at_first, error, 0.0)
+    reference = Measured(RETRACE, {"q_target": truth}, Rounding({"value": {"q_target": sigmas}, "vjp": {}}))
+    candidate = Measured(RETRACE, {"q_target": got})
+    return reference, compare_live(reference, candidate, RETRACE, drawn(RETRACE, RETRACE.cases[0], 0), precisions)
+
+
+def test_sigma_is_not_measured_where_the_floor_of_the_tolerance_suffices():
+    reference, rows = retraced(0.9 * K * 2.0**-53)
+    assert not different(rows)
+    assert reference.asked == ["run", "vjp"]
+
+
+@pytest.mark.parametrize(("error", "is_equal"), [(0.9 * C * SIGMA, True), (1.1 * C * SIGMA, False)])
+def test_sigma_is_measured_where_a_number_is_different_without_and_gradients_are_not_asked_again(error, is_equal):
+    reference, rows = retraced(error)
+    assert [row.equal for row in rows if row.kind == "value"] == [is_equal]
+    assert reference.asked == ["run", "vjp", "run", "rounding at [53] of 0 VJPs"]
+    assert sum(row.kind == "vjp" for row in rows) == len(RETRACE.differentiable(RETRACE.settings)) > 0
+
+
+def test_sigma_is_measured_in_the_precisions_that_are_judged():
+    reference, rows = retraced(0.5, precisions=("float64", "float32"))
+    assert reference.asked[-1] == "rounding at [53, 24] of 0 VJPs"
+    assert {row.dtype for row in different(rows)} == {"float64", "float32"}
+
+
+def test_an_output_of_the_wrong_shape_needs_no_sigma():
+    reference = Measured(RETRACE, {"q_target": np.ones(RETRACE_SHAPE)})
+    candidate = Measured(RETRACE, {"q_target": np.ones(3)})
+    rows = compare_live(reference, candidate, RETRACE, drawn(RETRACE, RETRACE.cases[0], 0))
+    assert different(rows)
+    assert not any("rounding" in asked for asked in reference.asked)
+
+
+@SIGMA_IS_NOT_ASKED
+def test_what_leaves_the_finite_numbers_as_noise_does_is_equal_live_as_well():
+    for anything in (np.nan, np.inf):
+        assert not different(retraced(anything, sigma=np.inf)[1])
+
+
+@SIGMA_IS_NOT_ASKED
+def test_an_integer_that_rounding_gives_is_equal_live_as_well():
+    shape = SEEDS.outputs(SEEDS.settings)["seeds"].shape(SEEDS.settings)
+    truth, other = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    other[0] = 1
+    rounding = Rounding(alternatives={"seeds": {53: other[None], 24: other[None]}})
+    sample = drawn(SEEDS, SEEDS.cases[0], 0)
+    for got, is_equal in ((truth, True), (other, True), (other + 1, False)):
+        reference, candidate = Measured(SEEDS, {"seeds": truth}, rounding), Measured(SEEDS, {"seeds": got})
+        rows = compare_live(reference, candidate, SEEDS, sample)
+        assert rows
+        assert (different(rows) == []) == is_equal
+
+
+def test_the_search_is_given_a_finite_number():
+    _, rows = retraced(np.nan, sigma=0.0)
+    assert worst_ratio(rows) == 1e6
+    assert worst_ratio([]) == 0.0
 
 
 BLOCK = "import sys\nfor name in ('jax', 'parity', 'reference', 'hypothesis'):\n    sys.modules[name] = None\n"
@@ -231,7 +317,8 @@ def assert_shows_it_without_jax_or_the_harness(path, folder):
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 1, done.stderr
     assert "output q_target of values/retrace" in done.stdout
-    assert "largest difference" in done.stdout
+    assert "allowed" in done.stdout
+    assert done.stdout.endswith("DIFFERENT\n")
 
 
 def test_literal_arrays_give_the_same_bits_back():
@@ -256,18 +343,22 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", list(WRONG))
-def test_each_relation_holds_and_can_fail(name):
-    entry, chosen = RETRACE, relation(name)
-    assert chosen.applies(entry, dict(entry.settings))
-    assert not chosen.check(load("port"), entry, dict(entry.settings))
-    assert "q_target differs by" in chosen.check(changed(entry.name, WRONG[name]), entry, dict(entry.settings))
+def test_each_relation_holds_and_can_fail(standin, name):
+    chosen = relation(name)
+    case = chosen.template(RETRACE)
+    golden = Reference(standin, RETRACE, drawn(RETRACE, case, 0)).golden(("float64",), gradients=False)
+    assert golden.sigma("value", "q_target", 53).any()
+    assert not chosen.check(load("port"), RETRACE, golden)
+    said = chosen.check(changed(RETRACE.name, WRONG[name]), RETRACE, golden)
+    assert "values/retrace[live] value of q_target (float64): DIFFERENT" in said
+
+
+def test_a_relation_is_checked_on_a_case_that_shows_it():
+    assert relation("step_after_a_terminal").template(RETRACE).name == "terminal_last"
+    assert relation("batch_permuted").template(RETRACE) == RETRACE.cases[0]
+    assert relation("step_after_a_terminal").template(TWO_HOT) is None
 
 
 def test_the_meta_network_is_among_the_layers_whose_actions_may_be_permuted():
     names = [layer.name for layer in REGISTRY.values() if relation("actions_permuted").applies(layer, layer.settings)]
     assert "meta/whole" in names and "values/retrace" in names
-
-
-def test_a_gradient_that_vanishes_only_where_rounding_meets_a_kink_is_forgiven(standin):
-    zero = np.zeros((5, 3, 601))  # the mean of the bins is 0 or 1e-17, as the sum is taken
-    assert not different(live(standin, load("port"), "values/from_logits", "K601", net_out=zero))

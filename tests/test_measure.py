@@ -1,75 +1,195 @@
-"""How far the original moves is measured at a few inputs nearby, and at many where that may become the budget."""
+"""Recording a case: the truth, sigma of each number, other compilations by the rule, and cases that say nothing."""
 
-import hashlib
+import sys
+import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from parity.layers import REGISTRY
-from parity.layers.draw import case_inputs
-from parity.store import describe
-from reference import measure
-from reference.measure import JITTERS, JITTERS_WHERE_IT_MOVES, TOLERANCE, Measurement
+pytest.importorskip("jax", reason="JAX is not installed; `pip install 'disco-parity[jax]'` brings it")
 
-LAYER = REGISTRY["ops/signed_hyperbolic"]
-WAYS = 2  # in which each is compiled
+from parity.check import kinds_judged, planted_error_is_found  # noqa: E402
+from parity.implementation import load  # noqa: E402
+from parity.layers import REGISTRY  # noqa: E402
+from parity.layers.draw import case_inputs  # noqa: E402
+from parity.sigma import Rounding  # noqa: E402
+from parity.store import describe  # noqa: E402
+from parity.tolerance import RECORDED, SAMPLES, Uninformative  # noqa: E402
+from reference import calibrate, measure  # noqa: E402
+from reference.execution import JaxImplementation  # noqa: E402
+from tests import made  # noqa: E402
 
-
-class Moving:
-    """In the original's place: an answer of 1 that moves at each other input, farther and farther."""
-
-    def __init__(self, farthest):
-        self.farthest, self.asked, self.seen64, self.seen32 = farthest, 0, [], []
-
-    @property
-    def as_users_compile(self):
-        return self
-
-    def evaluate(self, layer, inputs, settings, dtype, cotangents, wrt, jit=True):
-        self.asked += 1
-        seen = self.seen64 if dtype == "float64" else self.seen32
-        seen.append(hashlib.sha256(b"".join(inputs[name].tobytes() for name in sorted(inputs))).hexdigest())
-        moved = self.farthest * (self.asked - 1) / (WAYS * JITTERS)  # the first answer is the truth
-        return {"out": np.array([1.0 + moved, -1.0])}, {name: np.zeros_like(inputs[name]) for name in wrt}
+NAME = "ops/signed_hyperbolic"
+LAYER = REGISTRY[NAME]
+PLAIN = LAYER.cases[0]
+TWO_HOT = REGISTRY["ops/two_hot"]
+BIN_EDGES = next(case for case in TWO_HOT.cases if case.at_branch)
 
 
-def golden(farthest, monkeypatch, branch=None, order=sorted):
-    """The golden of an answer that moves so far at six inputs, and who was asked."""
-    case, asked = LAYER.cases[0], Moving(farthest)
-    inputs = case_inputs(LAYER, case)
-    given = {name: inputs[name] for name in order(inputs)}
-    made = Measurement(asked, LAYER, case, given, LAYER.case_settings(case), eager=False)
-    monkeypatch.setattr(measure, "near_branch", lambda *given: branch or {})
-    return made.golden("generated"), asked, made
+@pytest.fixture(scope="module")
+def standin():
+    return load("standin")
 
 
-@pytest.mark.parametrize(("farthest", "inputs"), [(0.4, 0), (0.6, JITTERS_WHERE_IT_MOVES)])
-def test_more_inputs_are_asked_where_movement_comes_near_to_the_tolerance(farthest, inputs, monkeypatch):
-    found, asked, _ = golden(farthest * TOLERANCE, monkeypatch)
-    assert found.movements == inputs
-    assert describe(found).get("movements", 0) == inputs
-    moved = farthest * TOLERANCE * (inputs or JITTERS) / JITTERS
-    assert found.accuracy["value"]["out"].sensitivity64 == pytest.approx(moved, rel=0.1)
+def recorded(implementation, layer=LAYER, case=PLAIN):
+    return measure.record(implementation, layer, case, case_inputs(layer, case), layer.case_settings(case), "generated")
 
 
-def test_no_more_inputs_are_asked_at_a_branch(monkeypatch):
-    found, _, _ = golden(0.6 * TOLERANCE, monkeypatch, {"out": 1})
-    assert found.movements == 0
+@pytest.fixture(scope="module")
+def golden(standin):
+    return recorded(standin)
 
 
-def test_the_float32_budgets_are_drawn_from_the_same_inputs_whether_or_not_more_were_asked(monkeypatch):
-    few, many = ([*golden(x * TOLERANCE, monkeypatch)[1].seen32] for x in (0.4, 0.6))
-    assert few == many
-    assert len(few) > JITTERS
+@pytest.fixture(scope="module")
+def at_edges(standin):
+    return recorded(standin, TWO_HOT, BIN_EDGES)
 
 
-def test_the_inputs_do_not_depend_on_the_order_in_which_they_are_named():
-    layer = REGISTRY["values/retrace"]
-    inputs, settings = case_inputs(layer, layer.cases[0]), layer.case_settings(layer.cases[0])
-    seen = []
-    for names in (sorted(inputs), sorted(inputs, reverse=True)):
-        asked = Moving(0.0)
-        given = {name: inputs[name] for name in names}
-        Measurement(asked, layer, layer.cases[0], given, settings, eager=False).at_many()
-        seen.append(asked.seen64)
-    assert seen[0] == seen[1]
+def changed(standin, change):
+    """The stand-in with one layer's output changed."""
+    layer = standin.layers[NAME]
+    return JaxImplementation("changed", "", {NAME: lambda x, s: change(layer(x, s))})
+
+
+def test_a_golden_has_the_truth_and_sigma_of_each_number(standin, golden):
+    inputs = case_inputs(LAYER, PLAIN)
+    right = standin.as_users_compile.run(NAME, inputs, LAYER.case_settings(PLAIN), "float64")
+    assert np.array_equal(golden.outputs["out"], right["out"])
+    assert (golden.recorded_at("value"), golden.recorded_at("vjp")) == (RECORDED["value"], RECORDED["vjp"])
+    for kind, name in (("value", "out"), ("vjp", "x")):
+        truth = golden.truth(kind)[name]
+        for bits in golden.recorded_at(kind):
+            share = golden.sigma(kind, name, bits) / np.abs(truth) * 2.0**bits
+            assert ((share > 0.1) & (share < 30.0)).all(), (kind, bits)
+
+
+def test_the_same_case_is_recorded_as_the_same_bytes(standin, golden):
+    assert describe(recorded(standin)) == describe(golden)
+
+
+# Other compilations
+
+
+def held(monkeypatch, root, golden, original, **more):
+    """What calibration finds of one golden, with somebody in the original's place."""
+    module = types.ModuleType("reference.original")
+    module.implementation = original
+    monkeypatch.setitem(sys.modules, "reference.original", module)
+    return calibrate.calibrate(made.write(root, golden), golden.layer, **more).as_json()
+
+
+def test_other_compilations_of_the_recorded_program_are_equal_by_the_rule(standin, golden, monkeypatch, tmp_path):
+    assert planted_error_is_found(golden)
+    found = held(monkeypatch, tmp_path, golden, standin)
+    ways = {"original as users compile it": ["float32"], "original, eagerly": ["float64"]}
+    ways |= dict.fromkeys(("original at optimisation level 0", "stand-in"), ["float64", "float32"])
+    assert set(found) == {f"{way}, {p}, {kind}" for way in ways for p in ways[way] for kind in ("value", "vjp")}
+    assert {name: numbers["different"] for name, numbers in found.items() if numbers["different"]} == {}
+    assert all(numbers["comparisons"] == 1 and sum(numbers["counts"]) > 0 for numbers in found.values())
+
+
+def test_another_program_is_not_equal_to_what_was_recorded(standin, golden, monkeypatch, tmp_path):
+    off = changed(standin, lambda out: {"out": out["out"] * (1 + 1e-4)})
+    found = held(monkeypatch, tmp_path, golden, off)
+    assert {name: numbers["different"] for name, numbers in found.items()} == {
+        name: int(not name.startswith("stand-in")) for name in found
+    }
+
+
+def test_without_gradients_those_of_the_users_program_alone_are_left_out(standin, golden, monkeypatch, tmp_path):
+    whole = held(monkeypatch, tmp_path, golden, standin)
+    assert set(whole) - set(held(monkeypatch, tmp_path, golden, standin, values_only=True)) == {
+        "original as users compile it, float32, vjp"
+    }
+
+
+# Cases
+
+
+def test_at_full_size_the_smaller_precisions_are_left_out(standin):
+    found = recorded(standin, case=replace(PLAIN, stored=False, gradients=False))
+    assert found.recorded_at("value") == measure.AT_FULL_SIZE
+    assert (found.vjps, found.stored) == ({}, False)
+    assert kinds_judged(found, "float32") == ["value"]
+    assert kinds_judged(found, "bf16") == []
+
+
+def test_outputs_that_the_registry_does_not_have_are_refused(standin):
+    more = changed(standin, lambda out: {**out, "more": out["out"]})
+    with pytest.raises(RuntimeError, match=r"outputs \['more'\] differ from the registry"):
+        recorded(more, case=replace(PLAIN, gradients=False))
+
+
+# Cases that say nothing
+
+
+def stands_on_edge(golden):
+    return np.isin(golden.inputs["value"], (0.0, 1.0, -1.0, 3.0, 4.0, -4.0))
+
+
+def test_at_a_branch_sigma_is_large_at_the_elements_that_stand_there(at_edges):
+    slope, on_edge = at_edges.sigma("vjp", "value", 53), stands_on_edge(at_edges)
+    assert 0 < on_edge.sum() < on_edge.size / 2
+    assert (slope[on_edge] > 1e-3).any()
+    assert (slope[~on_edge] < 1e-13).all()
+
+
+def test_a_case_at_a_branch_must_be_declared(standin, at_edges):
+    assert at_edges.case == BIN_EDGES.name
+    with pytest.raises(Uninformative, match=r"ops/two_hot\[bin_edges\]: rounding moves \d of 15 elements of the vjp"):
+        recorded(standin, TWO_HOT, replace(BIN_EDGES, at_branch=False))
+
+
+def test_elements_that_say_nothing_are_counted_by_output(golden, at_edges):
+    assert list(measure.silent(golden)) == []
+    ((kind, name, count, size),) = measure.silent(at_edges)
+    assert (kind, name, size) == ("vjp", "value", 15)
+    assert 0 < count <= stands_on_edge(at_edges).sum()
+
+
+@pytest.mark.parametrize(("count", "is_refused"), [(10, False), (11, True)])
+def test_one_percent_of_an_output_may_say_nothing(count, is_refused):
+    sigma = np.where(np.arange(1000) < count, 1.0, 0.0)
+    rounding = Rounding({"value": {"out": {53: sigma}}, "vjp": {}})
+    found = replace(made.golden(), outputs={"out": np.full(1000, 10.0)}, rounding=rounding)
+    assert list(measure.silent(found)) == [("value", "out", count, 1000)]
+    if is_refused:
+        with pytest.raises(Uninformative, match=f"moves {count} of 1000 elements of the value of out"):
+            measure.check_informative(found, PLAIN)
+    else:
+        measure.check_informative(found, PLAIN)
+    measure.check_informative(found, replace(PLAIN, at_branch=True))
+
+
+# Random roundings
+
+
+def test_a_layer_on_the_host_has_no_roundings(standin):
+    assert standin.is_on_host("replay/sample")
+    assert standin.rounding("replay/sample", {}, {}, {}, [], [53, 24]) == Rounding()
+
+
+def test_the_first_answer_is_without_noise_and_each_precision_has_its_samples(standin):
+    inputs, settings = case_inputs(LAYER, PLAIN), LAYER.case_settings(PLAIN)
+    (none, still, _), *noisy = standin.moved(NAME, inputs, settings, {}, [], [24, 8])
+    assert none == 0
+    right = standin.run(NAME, inputs, settings, "float64")["out"]
+    np.testing.assert_allclose(still["out"], right, rtol=1e-15)
+    assert [p for p, _, _ in noisy] == [24] * SAMPLES + [8] * SAMPLES
+    assert len({out["out"].tobytes() for _, out, _ in noisy}) == 2 * SAMPLES
+
+
+@pytest.mark.parametrize("bits", [53, 24, 8])
+def test_perturbed_layers_are_off_by_the_roundings_of_one_sample(standin, golden, bits):
+    asked = (NAME, golden.inputs, golden.settings, "float64")
+    first, again, other = (standin.perturbed(sample, bits).run(*asked)["out"] for sample in (0, 0, 1))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    error, sigma = np.abs(first - golden.outputs["out"]), golden.sigma("value", "out", bits)
+    assert np.sqrt(np.mean(np.square(error / sigma))) == pytest.approx(1.0, abs=0.7)
+
+
+def test_perturbed_layers_are_those_of_the_inner_ones(standin):
+    perturbed = standin.perturbed(3)
+    assert (perturbed.name, perturbed.layers) == (standin.name, standin.layers)

@@ -8,12 +8,16 @@ import subprocess
 import sys
 import types
 
+import numpy as np
 import pytest
 from markupsafe import Markup
 
+from parity.compare import compare
 from parity.implementation import CannotRun
+from parity.sigma import Rounding
+from parity.store import Golden
 from reports import __main__ as whole
-from reports import browser, page, screenshot
+from reports import browser, page, parity, precision, screenshot, sigmas
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -131,6 +135,46 @@ def test_an_implementation_that_is_not_there_makes_no_page(tmp_path, capsys):
     assert whole.main(["--impl", "no_such_module:x", "--out", str(tmp_path / "out")]) == 2
     assert "no_such_module" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+# Errors and tolerances of layers
+
+
+def golden(truth, sigma):
+    sigmas = {"value": {"out": {53: np.array(sigma), 24: 2.0**29 * np.array(sigma)}}, "vjp": {}}
+    arrays = {"outputs": {"out": np.array(truth)}, "vjps": {}, "inputs": {}, "cotangents": {}}
+    return Golden("ops/kl", "made", {}, "generated", "seeded", **arrays, rounding=Rounding(sigmas))
+
+
+def test_errors_in_sigmas_are_counted():
+    where, ref = ("ops/kl", "plain", "out"), np.ones(4)
+    got = ref + 1e-3 * np.array([0.0, 0.3, 1.1, 9.0])
+    row = compare(where, "value", "float64", ref, got, np.full(4, 1e-3))
+    (series,) = sigmas.of_rows("mine", [row])
+    assert (series.program, series.dtype, series.elements) == ("mine", "float64", 4)
+    assert [series.within(n) for n in (1, 2, 8)] == [0.5, 0.75, 0.75] and series.counts[-1] == 1
+    assert sigmas.table([series])["elements"].sum() == 4
+    assert sigmas.figure([series]).axes
+
+
+def test_tolerances_of_a_layer_are_relative_to_the_scale_and_silent_elements_are_counted(monkeypatch):
+    cases = {"plain": golden([4.0, 1.0, 2.0], [4e-10, 0.0, 1.0]), "zero": golden([0.0], [0.0])}
+    monkeypatch.setattr(parity, "load_case", lambda store, layer, case: cases[case])
+    store = types.SimpleNamespace(cases=lambda layer: list(cases))
+    allowed = parity.what_is_allowed(store, "ops/kl")
+    assert (allowed.elements, allowed.silent) == (4, 1)
+    assert set(allowed.tolerances) == {("value", "float64"), ("value", "float32")}
+    spread = allowed.tolerances["value", "float64"]
+    assert spread.median == pytest.approx(8e-10, rel=1e-3) and spread.largest == pytest.approx(2.0)
+
+
+def test_mutants_killed_in_one_precision_are_kept_for_the_page(tmp_path):
+    path = tmp_path / "precision.json"
+    assert precision.kept(path) == {}
+    single, half = precision.Killed(9, 10, ["a"], "now"), precision.Killed(7, 10, ["a", "b", "c"], "now")
+    precision.keep({"float32": single}, path)
+    precision.keep({"bf16": half}, path)
+    assert precision.kept(path) == {"bf16": half, "float32": single}
 
 
 # Where there is no browser

@@ -226,11 +226,11 @@ def test_every_table_of_the_page_sorts_by_every_column(opened):
     assert opened.errors == []
 
 
-def test_the_parity_table_sorts_by_its_share_of_the_budget(opened):
+def test_the_parity_table_sorts_by_its_share_of_the_tolerance(opened):
     table = opened.page.locator("section#parity table").first
     names = table.locator("th").all_inner_texts()
-    place = names.index("largest share") + 1
-    table.locator("th button", has_text="largest share").click()
+    place = names.index("share of tolerance") + 1
+    table.locator("th button", has_text="share of tolerance").click()
     shares = [float(text) for text in table.locator(f"td:nth-child({place})").all_inner_texts()]
     assert shares == sorted(shares) and len(set(shares)) > 1
 

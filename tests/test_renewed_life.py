@@ -11,11 +11,12 @@ import torch
 from parity import lives, tapes
 from parity.bugs import Edit, edits_of
 from parity.implementation import CannotRun
-from parity.lockstep import Comparison, compare
+from parity.lockstep import compare
+from parity.sigma import Rounding
 from port.adapter.learning import flat_learner_state
 from port.adapter.rules import flat_actor_critic_state
 from reports import lockstep, lockstep_page, renewed_life
-from reports.lockstep_verdict import DRIFT_AFTER_RENEWAL, STEPS_AFTER_RENEWAL, Group, Lived, StateDistance, Verdict
+from reports.lockstep_verdict import Group, LearnerStep, Lived, Verdict
 from reports.port_life import PortLoop, agent_of
 
 EVERY, STEPS = 6, 20
@@ -38,7 +39,10 @@ class PortAsOriginal:
     """The port in the original's place, so that machinery can be tried where the original is not installed."""
 
     def __init__(self, of, params):
-        self.of, self.loop, self.learner = of, PortLoop(of, "float64", params), {}
+        self.of, self.params, self.loop, self.learner = of, params, PortLoop(of, "float64", params), {}
+
+    def rounding(self):
+        return Rounding()  # the port beside itself rounds alike
 
     def steps(self):
         flat = flat_learner_state if self.of.rule == "disco" else flat_actor_critic_state
@@ -57,10 +61,12 @@ def lived(kind, edits=(), move=0):
     params = first_params(of)
 
     def begin(of):
-        return params, PortAsOriginal(of, tapes.moved(params, "float64", move))
+        beside = PortAsOriginal(of, tapes.moved(params, "float64", move))
+        beside.params = params
+        return beside
 
-    ref, got, states = renewed_life.live(of, EVERY, edits, lambda step: None, begin)
-    return Lived(kind, of.name, "float64", compare(ref, got), {}, renewed=EVERY, states=states)
+    ref, got, learner_steps = renewed_life.live(of, EVERY, edits, lambda step: None, begin)
+    return Lived(kind, of.name, "float64", compare(ref, got), {}, renewed=EVERY, learner_steps=learner_steps)
 
 
 def group(one):
@@ -73,8 +79,8 @@ def test_the_same_life_is_equal_to_the_bit(kind):
     assert one.port.first is None
     assert one.port.steps == STEPS
     assert not one.port.drift.any()
-    assert [state.step for state in one.states] == [2, 8, 14, 20]
-    assert [state.distance for state in one.states] == [0.0] * 4
+    assert [step.step for step in one.learner_steps] == [2, 7, 13, 19]
+    assert [(step.error, step.is_equal) for step in one.learner_steps] == [(0.0, True)] * 4
     assert group(one).is_equal
     assert f"every {EVERY} steps" in Verdict([one], {}, 0.0).groups[0].sentence()
 
@@ -88,11 +94,10 @@ def test_everything_that_decides_the_rest_of_the_life_is_taken_over(kind):
     assert not one.port.drift[EVERY:].any()  # and are the same to the bit from then on
 
 
-@pytest.mark.parametrize("plant", ["slower", "retrace_index_too_late"])
-def test_a_mistake_shows_right_after_the_state_was_taken_over(plant):
-    one = lived("embedded", edits_of([plant]))
+def test_a_mistake_shows_in_the_first_learner_step():
+    one = lived("embedded", edits_of(["retrace_index_too_late"]))
     assert not group(one).is_equal
-    assert one.drift_after_renewal > 1e3 * DRIFT_AFTER_RENEWAL
+    assert not one.learner_steps[0].is_equal and one.learner_steps[0].share > 1e6
 
 
 def test_a_single_other_action_is_different_however_small_the_drift():
@@ -103,89 +108,54 @@ def test_a_single_other_action_is_different_however_small_the_drift():
 
 
 def test_a_mistake_in_what_is_taken_over_shows_before_it_is():
-    slightly = Edit("port.optim", "(1.0 - coeff) * online", "(1.0 - coeff) * (1.0 + 1e-8) * online")
+    slightly = Edit("port.optim", "(1.0 - coeff) * online", "(1.0 - coeff) * (1.0 + 1e-12) * online")
     one = lived("embedded", (slightly,))
-    assert one.port.first is None and one.drift_after_renewal <= DRIFT_AFTER_RENEWAL  # so nothing else tells
-    assert one.furthest_state.tensor.startswith("meta_state/target_params/")
-    assert one.furthest_state.distance > DRIFT_AFTER_RENEWAL
+    assert one.port.first is None  # so nothing else tells
+    worst = group(one).worst_learner_step
+    assert worst.tensor.startswith("meta_state/target_params/") and worst.share > 10.0
     assert not group(one).is_equal
 
 
-BEFORE_LEARNING = 7
+FINE, OFF = LearnerStep(7, "x", 0.0, 0.0, 0.0, True), LearnerStep(8, "y", 1e-9, 90.0, 11.0, False)
 
 
-@pytest.mark.parametrize(
-    ("step", "is_equal"),
-    [
-        (BEFORE_LEARNING - 1, True),
-        (BEFORE_LEARNING, False),
-        (BEFORE_LEARNING + STEPS_AFTER_RENEWAL - 1, False),
-        (BEFORE_LEARNING + STEPS_AFTER_RENEWAL, True),
-        (3 * STEPS_AFTER_RENEWAL - 1, True),
-        (3 * STEPS_AFTER_RENEWAL, False),
-        (4 * STEPS_AFTER_RENEWAL - 1, False),
-        (4 * STEPS_AFTER_RENEWAL, True),
-    ],
-)
-def test_drift_is_judged_in_the_first_learner_steps_after_the_state_was_taken_over(step, is_equal):
-    assert group(drifting(step, 2 * DRIFT_AFTER_RENEWAL)).is_equal == is_equal
-
-
-@pytest.mark.parametrize("step", [0, BEFORE_LEARNING, 3 * STEPS_AFTER_RENEWAL - 1])
-def test_what_is_no_number_is_not_equal_in_whichever_life(step):
-    nan, fine = drifting(step, np.nan), drifting(0, 0.0)
-    for lives_ in ([nan], [fine, nan], [nan, fine]):
-        assert not Group("actor_critic", "float64", lives_).is_equal
-
-
-def test_nothing_learned_is_not_equal():
-    one = drifting(0, 0.0)
-    assert group(one).is_equal
-    assert not group(_with(one, port=_with(one.port, has_learned=np.zeros_like(one.port.has_learned)))).is_equal
-
-
-@pytest.mark.parametrize(
-    "distances", [(), (np.nan,), (0.0, np.nan), (np.nan, 0.0), (0.0, 2 * DRIFT_AFTER_RENEWAL), (np.inf, 0.0)]
-)
-def test_a_state_that_is_off_or_was_not_compared_is_not_equal_in_whichever_life(distances):
-    fine, states = drifting(0, 0.0), [StateDistance(i, "x", distance) for i, distance in enumerate(distances)]
+@pytest.mark.parametrize("learner_steps", [(), (OFF,), (FINE, OFF)])
+def test_a_learner_step_that_is_off_or_was_not_compared_is_not_equal_in_whichever_life(learner_steps):
+    fine = _with(lived("actor_critic"), learner_steps=(FINE,))
     assert group(fine).is_equal
-    for lives_ in ([_with(fine, states=states)], [fine, _with(fine, states=states)]):
+    for lives_ in ([_with(fine, learner_steps=learner_steps)], [fine, _with(fine, learner_steps=learner_steps)]):
         assert not Group("actor_critic", "float64", lives_).is_equal
 
 
+def test_nothing_learned_cannot_be_judged():
+    one = lived("actor_critic")
+    still = _with(one, port=_with(one.port, has_learned=np.zeros_like(one.port.has_learned)))
+    with pytest.raises(CannotRun, match="nothing is learned"):
+        Verdict([still], {}, 0.0)
+
+
 @pytest.mark.parametrize(
-    ("ref", "got", "tensor", "distance"),
+    ("sigma", "got", "is_equal", "sigmas"),
     [
-        ({"a": [1.0, 4.0], "b": [0.0]}, {"a": [1.0, 4.0], "b": [0.0]}, None, 0.0),
-        ({"a": [1.0, 4.0], "b": [2.0]}, {"a": [1.5, 4.0], "b": [2.5]}, "b", 0.25),
-        ({"a": [1.0, 4.0], "b": [0.0]}, {"a": [9.0, 4.0], "b": [1e-300]}, "b", np.inf),
-        ({"a": [1.0, 4.0], "b": [0.0]}, {"a": [1.0, np.nan], "b": [1.0]}, "a", np.nan),
-        ({"a": [], "b": [1]}, {"a": [], "b": [2]}, "b", 1.0),
-        ({"a": [1.0], "b": [1.0]}, {"a": [1.0], "b": [1.0, 1.0]}, "b", np.inf),
-        ({"a": [], "b": [1.0]}, {"a": [0.0], "b": [1.0]}, "a", np.inf),
+        (0.0, [1.0, 4.0], True, 0.0),
+        (1e-6, [1.0 + 7e-6, 4.0], True, 7.0),
+        (1e-6, [1.0 + 9e-6, 4.0], False, 9.0),
+        (1e-6, [1.0, np.nan], False, np.inf),
+        (1e-6, [1.0, 4.0, 4.0], False, np.inf),
     ],
 )
-def test_states_are_compared_tensor_by_tensor(ref, got, tensor, distance):
-    arrays = ({name: np.array(x) for name, x in of.items()} for of in (ref, got))
-    found = renewed_life.state_distance(7, *arrays)
-    assert found.step == 7 and found.distance == pytest.approx(distance, nan_ok=True)
-    assert tensor in (None, found.tensor)
+def test_learners_are_compared_by_the_rule(sigma, got, is_equal, sigmas):
+    rounding = Rounding({"value": {"a": {53: np.full(2, sigma)}}, "vjp": {}})
+    refs, gots = {"a": np.array([1.0, 4.0]), "n": np.array(3)}, {"a": np.array(got), "n": np.array(3)}
+    found = renewed_life.learner_step(7, life("embedded"), refs, gots, rounding)
+    assert (found.step, found.tensor, found.is_equal) == (7, "a", is_equal)
+    assert found.sigmas == pytest.approx(sigmas, rel=1e-6)
 
 
 def test_states_of_other_names_are_a_sentence():
+    arrays = ({"a": np.ones(1), "b": np.ones(1)}, {"a": np.ones(1), "c": np.ones(1)})
     with pytest.raises(CannotRun, match="After 7 steps only one of .* has this in its state: b, c"):
-        renewed_life.state_distance(7, {"a": np.ones(1), "b": np.ones(1)}, {"a": np.ones(1), "c": np.ones(1)})
-
-
-def drifting(step, drift):
-    """A life whose state is taken over every 60 steps, which drifts in one of 160."""
-    steps = np.arange(8 * STEPS_AFTER_RENEWAL)
-    loss = np.where(steps < BEFORE_LEARNING, np.nan, 0.0)
-    drifts = np.where(steps == step, drift, 0.0)
-    compared = Comparison("x", "float64", len(steps), 1, None, loss, drifts, steps >= BEFORE_LEARNING)
-    states = [StateDistance(STEPS_AFTER_RENEWAL, "x", 0.0)]
-    return Lived("actor_critic", "x", "float64", compared, {}, renewed=3 * STEPS_AFTER_RENEWAL, states=states)
+        renewed_life.learner_step(7, life("embedded"), *arrays, Rounding())
 
 
 def test_a_different_action_is_told_with_its_margin():
@@ -200,7 +170,7 @@ def test_a_different_action_is_told_with_its_margin():
                     step.rollout["actions"][2, 1] = (step.rollout["actions"][2, 1] + 1) % 3
                 yield step
 
-    ref, got, _ = renewed_life.live(of, EVERY, (), lambda step: None, lambda of: (params, Other(of, params)))
+    ref, got, _ = renewed_life.live(of, EVERY, (), lambda step: None, lambda of: Other(of, params))
     first = compare(ref, got).first
     assert first[:3] == (3, 2, 1)
     assert first.margin > 0
@@ -232,9 +202,8 @@ def _with(compared, **changes):
         (["--renew", "50", "--live", "--quick"], "without --quick"),
         (["--renew", "50", "--live", "--tapes", "x"], "without --quick and --tapes"),
         (["--renew", "50", "--live", "--dtypes", "float32"], "is in float64"),
-        (["--renew", "19", "--live"], "--renew takes from 20 steps"),
-        (["--renew", "100", "--live", "--steps", "119"], "to 99"),
-        (["--renew", "20", "--live", "--steps", "39"], "at least 40 steps; got 39"),
+        (["--renew", "0", "--live"], "--renew takes from 1 step to"),
+        (["--renew", "40", "--live", "--steps", "40"], "to 39, one less than a life has; got 40"),
         (["--renew", "100", "--live", "--steps", "0"], "--steps takes at least 1"),
     ],
 )
@@ -260,14 +229,14 @@ def test_lives_that_were_lived_are_not_lived_again(tmp_path, monkeypatch):
 
     def begin(of):
         count.append(of.name)
-        params = first_params(of)
-        return params, PortAsOriginal(of, params)
+        return PortAsOriginal(of, first_params(of))
 
     monkeypatch.setattr(renewed_life.live, "__defaults__", (begin,))
     first, again = (renewed_life.run([of], EVERY, (), 0, tmp_path, origin).lived[0] for _ in range(2))
     assert count == [of.name]
     assert np.array_equal(first.port.loss, again.port.loss, equal_nan=True)
-    assert list(first.states) == list(again.states) == list(lived("actor_critic").states)
+    steps = lived("actor_critic").learner_steps
+    assert list(first.learner_steps) == list(again.learner_steps) == list(steps)
     renewed_life.run([of], EVERY + 1, (), 0, tmp_path, origin)
     renewed_life.run([of], EVERY, edits_of(["slower"]), 0, tmp_path, origin)
     assert len(count) == 3
@@ -281,8 +250,8 @@ def test_the_original_lives_beside_the_port(kind, monkeypatch):
     known = {name: value for name, value in execution.QUICK.items() if execution.is_known(name)}
     monkeypatch.setattr(closed_loop, "COMPILER_OPTIONS", known)
     of = life(kind)
-    ref, got, states = renewed_life.live(of, EVERY, (), lambda step: None)
-    one = Lived(kind, of.name, "float64", compare(ref, got), {}, renewed=EVERY, states=states)
+    ref, got, learner_steps = renewed_life.live(of, EVERY, (), lambda step: None)
+    one = Lived(kind, of.name, "float64", compare(ref, got), {}, renewed=EVERY, learner_steps=learner_steps)
     assert group(one).is_equal, group(one).sentence()
     assert one.port.steps == STEPS
     assert one.port.drift[EVERY - 1] > 0  # two programs, each of which rounds in its own way

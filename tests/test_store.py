@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,21 @@ import pytest
 from parity.__main__ import main
 from parity.layers import REGISTRY
 from parity.layers.draw import bell, case_inputs, generator
-from parity.store import FIXTURES, FixtureError, Store, digest, file_name, manifest_bytes, sketch, write_atomically
+from parity.sigma import Rounding
+from parity.store import (
+    FIXTURES,
+    FixtureError,
+    Store,
+    digest,
+    file_name,
+    layer_bytes,
+    manifest_bytes,
+    sketch,
+    tensors_of,
+    write_atomically,
+)
+from parity.tolerance import RECORDED
+from tests import made
 
 LAYER = "moving_average/normalize"
 
@@ -52,10 +67,10 @@ def test_a_flipped_byte_in_the_manifest_is_refused(copy, share):
         load_all(copy)
 
 
-def test_a_changed_budget_in_the_manifest_is_refused(copy):
+def test_changed_bits_of_sigma_in_the_manifest_are_refused(copy):
     path = copy / "manifest.json"
     content = json.loads(path.read_text())
-    content["layers"][LAYER]["cases"]["plain"]["accuracy"]["value"]["out"]["sensitivity64"] = 1.0
+    content["layers"][LAYER]["cases"]["plain"]["bits"]["value"].reverse()
     path.write_text(json.dumps(content))
     with pytest.raises(FixtureError, match="digest does not fit"):
         load_all(copy)
@@ -94,6 +109,70 @@ def test_the_command_says_so_in_one_sentence_and_exits_with_2(copy, monkeypatch,
     message = capsys.readouterr().err
     assert "is missing" in message
     assert "Traceback" not in message
+
+
+# What is written comes back
+
+
+def rounded():
+    """A golden with everything in it that rounding may leave."""
+    golden = made.golden(vjp=1.0)
+    awkward = {bits: sigma.copy() for bits, sigma in golden.rounding.sigmas["value"]["out"].items()}
+    for sigma in awkward.values():
+        sigma.reshape(-1)[:3] = (0.0, np.inf, 5e-324)
+    others = {53: np.array([[1, 2], [3, 4]]), 8: np.array([[1, 0]])}
+    rounding = Rounding({"value": {"out": awkward}, "vjp": golden.rounding.sigmas["vjp"]}, {"count": others})
+    return replace(golden, outputs={**golden.outputs, "count": np.array([1, 4])}, rounding=rounding)
+
+
+def test_a_golden_comes_back_as_it_was_written(tmp_path):
+    written = rounded()
+    read = made.write(tmp_path, written).load(made.LAYER, "plain")
+    for part in ("inputs", "cotangents", "outputs", "vjps"):
+        assert getattr(read, part).keys() == getattr(written, part).keys()
+        for name, value in getattr(written, part).items():
+            assert digest(getattr(read, part)[name]) == digest(value)
+    told = ("layer", "case", "settings", "origin", "meta_params", "stored")
+    assert [getattr(read, name) for name in told] == [getattr(written, name) for name in told]
+
+
+def test_sigma_and_other_integers_come_back_at_their_bits(tmp_path):
+    written = rounded()
+    read = made.write(tmp_path, written).load(made.LAYER, "plain")
+    for kind, name in (("value", "out"), ("vjp", "x")):
+        assert read.recorded_at(kind) == written.recorded_at(kind) == RECORDED[kind]
+        for bits in RECORDED[kind]:
+            before, after = written.sigma(kind, name, bits), read.sigma(kind, name, bits)
+            assert np.array_equal(after == 0.0, before == 0.0) and np.array_equal(np.isinf(after), np.isinf(before))
+            between = (before > 0.0) & np.isfinite(before)
+            growth = after[between] / before[between]
+            assert 1.0 - 1e-12 <= growth.min() <= growth.max() <= 1.19
+    assert read.others("count", 53).tolist() == [[1, 2], [3, 4]]
+    assert read.others("count", 8).tolist() == [[1, 0]]
+    assert read.others("count", 24) is None
+    assert read.sigma("value", "count", 53).tolist() == [0.0, 0.0]
+
+
+def test_sigma_takes_two_bytes_a_number():
+    tensors = tensors_of(rounded())
+    assert tensors["sigma_out:out"].dtype == tensors["sigma_vjp:x"].dtype == np.uint16
+    assert tensors["sigma_out:out"].shape == (len(RECORDED["value"]), *tensors["out:out"].shape)
+    kinds = {name.partition(":")[0] for name in tensors}
+    assert kinds == {"in", "cot", "out", "vjp", "sigma_out", "sigma_vjp", "other_53", "other_8"}
+
+
+def test_a_wider_sigma_in_the_file_is_refused(tmp_path):
+    strict, lax = made.golden(sigma=0.0), made.golden(sigma=1e3)
+    store = made.write(tmp_path, strict)
+    write_atomically(tmp_path / "golden" / file_name(made.LAYER), layer_bytes([lax]))
+    with pytest.raises(FixtureError, match="tensor plain:sigma_out:out has another digest than recorded"):
+        store.load(made.LAYER, "plain")
+
+
+def test_a_golden_without_sigma_is_known_at_every_precision():
+    golden = made.golden(rounding=Rounding())
+    assert (golden.recorded_at("value"), golden.recorded_at("vjp")) == (RECORDED["value"], RECORDED["vjp"])
+    assert not golden.sigma("value", "out", 53).any()
 
 
 def test_inputs_made_from_a_seed_are_checked(monkeypatch):

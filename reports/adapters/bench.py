@@ -11,10 +11,11 @@ import importlib
 import importlib.util
 import json
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from parity.bugs.reach import stored_cases
 from parity.check import Judge, Outcome, WeightsMissing, check_layer
 from parity.check import load as load_case
 from parity.compare import Row
@@ -24,18 +25,17 @@ from parity.layers import REGISTRY
 from parity.store import FixtureError, Store
 
 Key = tuple[str, str, str, str, str]
-ROUNDED = 1e-6
 ORDER = {("value", "float64"): 0, ("vjp", "float64"): 1, ("value", "float32"): 2, ("vjp", "float32"): 3}
 
 
 def row_as_dict(row: Row) -> dict[str, Any]:
     """A row as JSON, infinities as they are."""
-    return asdict(row) | {"index": list(row.index)}
+    return asdict(row) | {"index": list(row.index), "counts": list(row.counts)}
 
 
 def row_from_dict(values: dict[str, Any]) -> Row:
     """The inverse of `row_as_dict`."""
-    return Row(**(values | {"index": tuple(values["index"])}))
+    return Row(**(values | {name: tuple(values[name]) for name in ("index", "counts")}))
 
 
 def key(row: Row) -> Key:
@@ -100,13 +100,19 @@ def diagnosis(
     It is not asked about gradients alone, nor about what rounding to float32 somewhere inside may leave.
     """
     partly = {row.layer for row in rows if is_missing(row)}
-    largest: dict[str, float] = {}
-    for row in different_rows(rows, ignored):
-        if (row.kind, row.dtype) == ("value", "float64") and row.layer not in partly:
-            largest[row.layer] = max(row.max_rel, largest.get(row.layer, 0.0))
-    first = next((layer for layer in REGISTRY if layer in largest), None)
-    found = diagnose(store, implementation, [first]) if first and largest[first] > ROUNDED else []
+    wrong = {row.layer for row in different_rows(rows, ignored) if (row.kind, row.dtype) == ("value", "float64")}
+    first = next((layer for layer in REGISTRY if layer in wrong - partly), None)
+    if first is None or agrees_as_float32(store, implementation, first):
+        return None
+    found = diagnose(store, implementation, [first])
     return found[0].as_json() if found else None
+
+
+def agrees_as_float32(store: Store, implementation: Implementation, layer: str) -> bool:
+    """Whether a layer's values in float64 are equal by the tolerance of float32, on all stored cases."""
+    judge = Judge(implementation, ("float32",), answers_in="float64")
+    goldens = (load_case(store, layer, case) for case in stored_cases(store, layer))
+    return all(row.equal for golden in goldens for row in judge.rows(replace(golden, vjps={})))
 
 
 def telling(rows: Sequence[Row]) -> Row:

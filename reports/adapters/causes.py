@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 Kind = Literal["value", "vjp"]
-Reach = Literal["training", "trainer", "rarely", "gradients", "direct", "float64", "rounding"]
+Reach = Literal["training", "trainer", "rarely", "gradients", "direct", "float64"]
 
 REACHES: dict[str, str] = {
     "training": "changes training with the package's own trainer, or with a loop of one's own around its rule",
@@ -24,7 +24,6 @@ REACHES: dict[str, str] = {
     "direct": "changes what somebody gets who calls this function; the package's own training does not call it",
     "gradients": "changes gradients that the package's own training does not take",
     "float64": "shows only where one computes in float64",
-    "rounding": "is a matter of rounding in float32",
 }
 
 
@@ -33,14 +32,13 @@ class Shown:
     """How a difference is shown in one file, by the port alone.
 
     Attributes:
-        source: the layer whose golden has the inputs, or `recorded` for figures of `recorded.json`.
+        source: the layer whose golden has the inputs.
         case: which case of it.
         output: what is compared.
         kind: value or gradient.
         dtype: precision.
         imports: what the code takes from the port.
         code: sets `got`, from tensors `x[name]`, and `c[name]` for the cotangents of a gradient.
-        allowed: a wider tolerance than the golden's own, where another difference enters as well; None otherwise.
         note: what there is to know about that.
         what: what is compared, in words, where the names above do not say it.
     """
@@ -52,7 +50,6 @@ class Shown:
     dtype: str
     imports: str
     code: str
-    allowed: float | None = None
     note: str = ""
     what: str = ""
 
@@ -72,7 +69,7 @@ class Cause:
         means: what that is to a user.
         reach: whom it reaches, a key of `REACHES`.
         cites: pattern of the line to cite, if it is not the first edit's.
-        shown: how to show it in one file; None for what later releases have mended.
+        shown: how to show it in one file; None for what later releases have mended, or other causes always hide.
     """
 
     name: str

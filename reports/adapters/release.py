@@ -30,7 +30,7 @@ from reports.adapters.causes import Cause, corrected_copy
 
 ROOT = Path(__file__).resolve().parents[2]
 DISTRIBUTIONS = {"disco_torch": "disco-torch"}
-LIFE = ("agent/learner_steps", "disco103_20_steps")
+LIFE = ("agent/learner_steps", "from_the_start")
 INSTALL = (
     "for v in 0.1.0 0.2.0 0.4.0; do pip install --no-deps --target DIR/$v disco-torch==$v; done, "
     "then --versions 0.1.0,0.2.0,0.4.0 --from DIR"

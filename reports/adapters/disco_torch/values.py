@@ -8,12 +8,8 @@ import torch
 from disco_torch import value_utils
 from disco_torch.utils import MovingAverage
 
-from parity.layers import REGISTRY
 from reports.adapters.disco_torch.inputs import Settings, Tensors, ema, flat_ema, rollout
 
-VTRACE = "values/vtrace"
-VTRACE_INPUTS = {"rewards", "continues", "rho", "target_values"}
-VTRACE_OUTPUTS = {"errors", "adv"}
 ESTIMATES = ("q_target", "value_target", "adv", "td", "q_td", "qv_adv")
 OUTS = (
     *("value", "target_value", "rho", "adv", "normalized_adv", "value_target", "td", "normalized_td"),
@@ -78,10 +74,11 @@ def _q_and_v(x: Tensors, s: Settings) -> Tensors:
     return {"q": outs["q_value"], "v": outs["value"]}
 
 
-def vtrace(x: Tensors, s: Settings) -> Tensors:
-    """V-trace errors and policy-gradient advantages; the package's function takes one trajectory at a time.
+def _vtrace(x: Tensors, s: Settings) -> Tensors:
+    """Targets, advantages and TD errors, as `estimate_values` of the original makes them of V-trace.
 
-    The original clips ratios at 1 for either, and so does the package unless told otherwise.
+    The package's function takes one trajectory at a time. The original clips ratios at 1, and so does the package
+    unless told otherwise.
     """
     values, discounts = x["target_values"], x["continues"] * s["discount"]
     columns = [
@@ -90,17 +87,9 @@ def vtrace(x: Tensors, s: Settings) -> Tensors:
         )
         for b in range(values.shape[1])
     ]
-    errors, advantages = zip(*columns, strict=True)
-    return {"errors": torch.stack(errors, dim=1), "adv": torch.stack(advantages, dim=1)}
-
-
-def knows_vtrace() -> bool:
-    """Whether the registry has V-trace in the form that `vtrace` above gives; in another form it is left out."""
-    if VTRACE not in REGISTRY:
-        return False
-    layer = REGISTRY[VTRACE]
-    given = {"discount", "lambda"} <= set(layer.settings) and set(layer.inputs(layer.settings)) >= VTRACE_INPUTS
-    return given and set(layer.outputs(layer.settings)) == VTRACE_OUTPUTS
+    errors, advantages = (torch.stack(parts, dim=1) for parts in zip(*columns, strict=True))
+    target = errors + values[:-1]
+    return {"value_target": target, "adv": advantages, "td": target - x["values"][:-1]}
 
 
 def layers() -> dict[str, Callable[[Tensors, Settings], Tensors]]:
@@ -111,5 +100,5 @@ def layers() -> dict[str, Callable[[Tensors, Settings], Tensors]]:
         "values/retrace": lambda x, s: {"q_target": _estimates(x, s)["q_target"]},
         "values/estimate_q": _estimates,
         "values/outs": _outs,
-        **({VTRACE: vtrace} if knows_vtrace() else {}),
+        "values/vtrace": _vtrace,
     }
