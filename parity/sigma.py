@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-# Noise of 2^-53 is itself rounded away by the float64 that carries it, near powers of two. So sigma_53 is the larger of
-# two measurements: with that noise, which finds branches, and with noise of 2^-47, scaled by 2^-6.
-CARRIED = 47
+from parity.tolerance import C
+
+# The least noise that float64 carries is 2^-52: less is rounded away where a mantissa is just above 1. So sigma at p = 53
+# is half of what that noise gives.
+CARRIED = 52
 SMALLEST = {53: 2.0**-1022, 24: 2.0**-126, 11: 2.0**-126, 8: 2.0**-126}  # normal number; what is smaller may become 0
+LARGEST = {53: 2.0**1023 * (2 - 2.0**-52), **dict.fromkeys((24, 11, 8), 2.0**127 * (2 - 2.0**-23))}  # else infinite
 STEPS_PER_OCTAVE, LOWEST_OCTAVE, INFINITE = 4, -1100, 65535  # how sigma is stored: two bytes on a log scale
 
 
-def measured_at(bits: Iterable[int]) -> list[int]:
-    """The sizes of noise that are needed for sigma at some p."""
-    return sorted({*bits, *([CARRIED] if 53 in bits else [])}, reverse=True)
-
-
+Arrays = dict[str, np.ndarray]
 Sigmas = dict[str, dict[int, np.ndarray]]  # output -> p -> an array
 
 
@@ -35,41 +34,42 @@ class Rounding:
     alternatives: Sigmas = field(default_factory=dict)
 
 
-def measure(answers: Iterable[tuple[int, dict[str, np.ndarray], dict[str, np.ndarray]]]) -> Rounding:
-    """From (p, outputs, VJPs) with random roundings; the first answer is the one without."""
-    (_, *still), *noisy = answers
-    found = Rounding()
-    for place, kind in enumerate(("value", "vjp")):
-        for name, ref in still[place].items():
-            moved: dict[int, list[np.ndarray]] = {}
-            for p, *answer in noisy:
-                moved.setdefault(p, []).append(answer[place][name])
-            if ref.dtype.kind == "f":
-                found.sigmas[kind][name] = _by_precision({p: _sigma(several, ref) for p, several in moved.items()}, ref)
-            elif others := {p: _others(moved[p], ref) for p in moved if p != CARRIED and np.any(moved[p] != ref)}:
+def measure(bits: Sequence[int], values: Arrays, vjps: Arrays) -> Rounding:
+    """From answers with random roundings.
+
+    Args:
+        bits: [S], p of each sample; the first sample has no noise.
+        values: [S, ...], outputs.
+        vjps: [S, ...].
+    """
+    found, precisions = Rounding(), list(dict.fromkeys(bits[1:]))
+    places = {p: np.flatnonzero(np.array(bits[1:]) == p) + 1 for p in precisions}
+    for kind, answers in (("value", values), ("vjp", vjps)):
+        for name, several in answers.items():
+            by_bits = {p: several[samples] for p, samples in places.items()}
+            if several.dtype.kind == "f":
+                found.sigmas[kind][name] = {p: _sigma(noisy, several[0], p) for p, noisy in by_bits.items()}
+            elif others := {p: _others(noisy, several[0]) for p, noisy in by_bits.items() if (noisy != several[0]).any()}:
                 found.alternatives[name] = others
     return found
 
 
-def _by_precision(sigmas: dict[int, np.ndarray], still: np.ndarray) -> dict[int, np.ndarray]:
-    carried = sigmas.pop(CARRIED, None)
-    if carried is not None:
-        sigmas[53] = np.maximum(sigmas[53], carried * 2.0 ** (CARRIED - 53))
-    return {
-        p: np.where((sigma > 0.0) | (still != 0.0), np.maximum(sigma, SMALLEST[p]), 0.0) for p, sigma in sigmas.items()
-    }
+def _sigma(noisy: np.ndarray, still: np.ndarray, bits: int) -> np.ndarray:
+    """Root mean square movement; infinite where noise leaves the finite numbers, 0 where these are left without.
 
-
-def _sigma(moved: list[np.ndarray], still: np.ndarray) -> np.ndarray:
-    """Root mean square movement; infinite where noise leaves the finite numbers, 0 where these are left without."""
+    It is never so small that an answer of the noise itself would be called different, as at a branch that few take.
+    """
     with np.errstate(invalid="ignore", over="ignore"):
-        squares = [np.where(one == still, 0.0, np.square(one - still)) for one in moved]
-        sigma = np.sqrt(np.mean(squares, axis=0))
-    return np.where(np.isfinite(still), np.where(np.isfinite(sigma), sigma, np.inf), 0.0)
+        moved = np.where(noisy == still, 0.0, np.abs(noisy - still))
+        sigma = np.sqrt(np.mean(np.square(moved), axis=0)) * 2.0 ** (min(bits, CARRIED) - bits)
+        sigma = np.maximum(sigma, moved.max(axis=0) / C)
+    sigma = np.where((sigma > 0.0) | (still != 0.0), np.maximum(sigma, SMALLEST[bits]), 0.0)
+    is_held = np.isfinite(sigma) & (np.abs(still) <= LARGEST[bits])
+    return np.where(np.isfinite(still), np.where(is_held, sigma, np.inf), 0.0)
 
 
-def _others(moved: list[np.ndarray], still: np.ndarray) -> np.ndarray:
-    return np.unique([one for one in moved if np.any(one != still)], axis=0)
+def _others(noisy: np.ndarray, still: np.ndarray) -> np.ndarray:
+    return np.unique([one for one in noisy if np.any(one != still)], axis=0)
 
 
 def encode(sigma: np.ndarray) -> np.ndarray:

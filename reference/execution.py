@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
 
-from parity.sigma import Rounding, measure, measured_at  # noqa: E402
+from parity.sigma import Rounding, measure  # noqa: E402
 from parity.store import reduced  # noqa: E402
 from parity.tolerance import SAMPLES  # noqa: E402
 from reference import monte_carlo  # noqa: E402
@@ -73,19 +73,16 @@ def pull_back(
 
 
 PROGRAMS = 96  # kept at once; each holds many memory maps, of which a process may have 65,530
-# Checks compile much and run little: without LLVM's optimisations they take half of the time, and without XLA's newer
-# code generator a quarter. Goldens are compiled as users do.
+# Checks compile much and run little: without LLVM's optimisations they take half of the time. Goldens are compiled as
+# users do.
 QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0}
-# The older generator computes one number in two places and rounds it in two ways: a difference that cancels then does
-# not. So it makes the noisy programs alone, of which only the spread is used.
-QUICK_NOISY: dict[str, Any] = {**QUICK, "xla_cpu_use_fusion_emitters": False}
 
 
 @functools.cache
 def is_known(option: str) -> bool:
-    """Whether the installed jaxlib knows one of the options in `QUICK_NOISY`."""
+    """Whether the installed jaxlib knows one of the options in `QUICK`."""
     try:
-        jax.jit(lambda x: x, compiler_options={option: QUICK_NOISY[option]})(0).block_until_ready()
+        jax.jit(lambda x: x, compiler_options={option: QUICK[option]})(0).block_until_ready()
     except jax.errors.JaxRuntimeError:
         return False
     return True
@@ -118,8 +115,8 @@ def keep_programs(folder: Path) -> None:
 
 
 def _reduced(arrays: Arrays) -> Arrays:
-    """Large arrays as the sketches that goldens hold of them."""
-    return {name: reduced(value) for name, value in arrays.items()}
+    """[S, ...]; large arrays as the sketches that goldens hold of them."""
+    return {name: np.stack([reduced(one) for one in several]) for name, several in arrays.items()}
 
 
 def on_host(layer: LayerFn) -> LayerFn:
@@ -151,9 +148,7 @@ class JaxImplementation:
         self._compiled.cache_clear()
         jax.clear_caches()
 
-    def _compile(
-        self, layer: str, settings: str, dtype: str, wrt: tuple[str, ...], jit: bool, noisy: bool = False
-    ) -> Callable[..., Any]:
+    def _compile(self, layer: str, settings: str, dtype: str, wrt: tuple[str, ...], jit: bool) -> Callable[..., Any]:
         bound = functools.partial(self.layers[layer], s=json.loads(settings))
 
         def call(inputs: Tensors, cotangents: Tensors) -> tuple[Tensors, Tensors]:
@@ -163,18 +158,14 @@ class JaxImplementation:
 
         if not jit or self.is_on_host(layer):
             return call
-        wanted = QUICK_NOISY if noisy else QUICK
-        options = {option: value for option, value in wanted.items() if self.quick and is_known(option)}
-        return jax.jit(monte_carlo.randomised(call) if noisy else call, compiler_options=options)
+        options = {option: value for option, value in QUICK.items() if self.quick and is_known(option)}
+        return jax.jit(call, compiler_options=options)
 
     def is_on_host(self, layer: str) -> bool:
         """Whether a layer is Python and NumPy, which JAX cannot trace."""
         return getattr(self.layers[layer], "is_on_host", False)
 
-    def _noisy(self, layer: str, settings: Settings, wrt: Sequence[str]) -> Callable[..., Any]:
-        return self._compiled(layer, json.dumps(settings, sort_keys=True), "float64", tuple(wrt), True, True)
-
-    def moved(
+    def samples(
         self,
         layer: str,
         inputs: Arrays,
@@ -182,15 +173,15 @@ class JaxImplementation:
         cotangents: Arrays,
         wrt: Sequence[str],
         bits: Sequence[int],
-    ) -> Iterator[tuple[int, Arrays, Arrays]]:
-        """Answers in float64 with random roundings: (bits, outputs, VJPs); first those without noise, as 0 bits."""
+        seed: str = "",
+    ) -> tuple[Arrays, Arrays]:
+        """Outputs and VJPs in float64 with random roundings: [S, ...], one for each of `bits`."""
         with precision("float64"):
-            program = self._noisy(layer, settings, wrt)
+            program = self._compiled(layer, json.dumps(settings, sort_keys=True), "float64", tuple(wrt), True)
             given = in_numpy(inputs, "float64"), in_numpy(cotangents, "float64")
-            asked = [(0, monte_carlo.none())]
-            asked += [(p, monte_carlo.roundings(sample, p)) for p in measured_at(bits) for sample in range(SAMPLES)]
-            for p, roundings in asked:
-                yield p, *jax.tree.map(np.asarray, program(roundings, *given))
+            traced = program.trace(*given)
+            answers = monte_carlo.run_samples(traced.jaxpr, jax.tree.leaves(given), bits, seed)
+            return jax.tree.unflatten(jax.tree.structure(traced.out_info), answers)
 
     def perturbed(self, sample: int, bits: int = 53) -> Perturbed:
         """The same layers with the random roundings of a sample in every call."""
@@ -208,8 +199,9 @@ class JaxImplementation:
         """How far rounding takes each number of a layer, by Monte Carlo arithmetic."""
         if self.is_on_host(layer):
             return Rounding()
-        answers = self.moved(layer, inputs, settings, cotangents, wrt, bits)
-        return measure((p, _reduced(values), _reduced(vjps)) for p, values, vjps in answers)
+        asked = [monte_carlo.NONE, *(p for p in bits for _ in range(SAMPLES))]
+        values, vjps = self.samples(layer, inputs, settings, cotangents, wrt, asked)
+        return measure(asked, _reduced(values), _reduced(vjps))
 
     def evaluate(
         self,
@@ -251,12 +243,11 @@ class Perturbed:
 
     def __init__(self, inner: JaxImplementation, sample: int, bits: int):
         """Takes the layers, and which roundings: those of a sample, of size 2^-bits."""
-        self.inner, self.roundings = inner, monte_carlo.roundings(sample, bits)
+        self.inner, self.sample, self.bits, self.calls = inner, sample, bits, 0
         self.name, self.description, self.layers = inner.name, inner.description, inner.layers
 
     def run(self, layer: str, inputs: Arrays, settings: Settings, dtype: str) -> Arrays:
         """The layer's outputs."""
-        with precision(dtype):
-            program = self.inner._noisy(layer, settings, ())
-            outputs, _ = program(self.roundings, in_numpy(inputs, dtype), {})
-            return {name: np.asarray(value) for name, value in outputs.items()}
+        self.calls += 1
+        seed = f"sample {self.sample}, call {self.calls}"
+        return {name: x[0] for name, x in self.inner.samples(layer, inputs, settings, {}, (), [self.bits], seed)[0].items()}

@@ -27,9 +27,8 @@ def record(
     declared = set(layer.outputs(settings))
     if declared != set(values):
         raise RuntimeError(f"{layer.name}: outputs {sorted(declared ^ set(values))} differ from the registry.")
-    # At full size a program runs for longer than it compiles: there the optimised one is the faster.
-    compiled, bits = (original, RECORDED["value"]) if case.stored else (original.as_users_compile, AT_FULL_SIZE)
-    rounding = compiled.rounding(layer.name, inputs, settings, cotangents, wrt, bits)
+    bits = RECORDED["value"] if case.stored else AT_FULL_SIZE
+    rounding = original.rounding(layer.name, inputs, settings, cotangents, wrt, bits)
     for name, by_bits in rounding.sigmas["vjp"].items():
         rounding.sigmas["vjp"][name] = {p: by_bits[p] for p in RECORDED["vjp"]}
     golden = Golden(

@@ -2,62 +2,37 @@
 
 How far rounding takes a number depends on the number: a sum that cancels loses digits, a saturated softmax gains some.
 Parker (1997) measures it: run the program many times with random roundings of relative size 2^-p, and look at the
-spread. Here the program is a jaxpr, gradients included. It runs in float64, and the noise follows three rules:
+spread. Here the program is a jaxpr, gradients included. NumPy interprets it in float64, operation by operation and all
+samples at once, so nothing is compiled. The noise follows three rules:
 
 - an elementwise result gets relative noise, uniform in [-2^-p, 2^-p], times the root of the number of roundings;
-- a sum, or a matrix product, gets noise in proportion to the sum of the terms' magnitudes;
+- a sum, or a matrix product, gets noise in proportion to the sum of the terms' magnitudes, and lands on a grid of that
+  size, as partial sums do: a sum that cancels may be exactly 0;
 - a constant that p bits cannot hold gets one draw for all places where it is read: its error does not average out.
 
 Results that are exact get none: moves of data, comparisons, products with a power of two, small integers.
-Noise comes from a table that is an argument, so one compiled program serves all samples and all precisions.
+
+An array has an axis of samples in front, of size S or, as long as no noise has reached it, of size 1.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend import core
+from scipy import special
 
 from parity.layers.draw import generator
 
-TABLE = 2**18
-WINDOW = TABLE // 2  # the most that is taken from the table at once
 SHORT = 40  # bits: a constant that needs more is a rounded one, such as 0.1, in float64 too
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# Elementwise operations, and how many roundings their result has seen.
-ROUNDED = dict.fromkeys(_names("add sub mul div add_any sqrt square exp exp2 expm1 log log1p sin cos tan tanh cbrt"), 1)
-ROUNDED |= dict.fromkeys(_names("rsqrt logistic pow erf erfc erf_inv atan2 lgamma digamma"), 2)
-ROUNDED |= dict.fromkeys(_names("asin acos atan sinh cosh asinh acosh atanh"), 2)
-PRODUCTS = _names("integer_pow reduce_prod cumprod")
-SUMS = _names("reduce_sum cumsum dot_general conv_general_dilated scatter-add reduce_window_sum psum psum_invariant")
-MOVES = _names(
-    "broadcast_in_dim concatenate copy copy_p dynamic_slice dynamic_update_slice expand_dims gather name pad reshape "
-    "rev scatter select_n slice split squeeze stop_gradient transpose optimization_barrier all_gather all_to_all "
-    "ppermute pbroadcast pvary max min pmax pmin reduce_max reduce_min cummax cummin sort clamp reduce_precision "
-    "convert_element_type"
-)
-EXACT = MOVES | _names("abs bitcast_convert_type ceil floor iota neg nextafter rem round sign top_k")
-KEEPS_BITS = MOVES | _names("mul square abs sign reduce_prod cumprod")
-KEEPS_INTEGERS = KEEPS_BITS | SUMS | _names("add sub add_any neg floor ceil round iota")
-KNOWN = EXACT | PRODUCTS | SUMS | ROUNDED.keys()
-CALLS = _names("jit pjit closed_call core_call remat2 checkpoint custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr")
-BODIES = ("call_jaxpr", "jaxpr", "fun_jaxpr")  # where a call keeps the program that it calls
-
-ANY, INTEGER, BIT = 0, 1, 2  # what is known of a number: nothing, a small integer, 0 or 1
+NONE = 9999  # bits: no noise
+AT_ONCE = 2**25  # numbers of arguments and results, over all samples that are run together
 
 
 class UnknownPrimitive(NotImplementedError):
@@ -68,72 +43,32 @@ class UnknownPrimitive(NotImplementedError):
         super().__init__(f"no rounding is modelled for the JAX primitive {name!r}; add it to reference/monte_carlo.py.")
 
 
-class Roundings(NamedTuple):
-    """The random roundings of one sample: [TABLE] noise of size 2^-p, and p."""
+def run_samples(jaxpr: Any, args: Sequence[Any], bits: Sequence[int], seed: str = "") -> list[np.ndarray]:
+    """The outputs of a closed jaxpr, once for each number in `bits`: with noise of size 2^-bits, or none for `NONE`.
 
-    table: Any
-    bits: Any
+    Args:
+        jaxpr: closed.
+        args: its arguments, flat.
+        bits: [S].
+        seed: of the noise.
 
-
-def roundings(sample: int, bits: int) -> Roundings:
-    """The roundings of a sample at p = `bits`; the same directions at every p."""
-    return Roundings(_directions(sample) * 2.0**-bits, np.int32(bits))
-
-
-@functools.lru_cache(maxsize=64)
-def _directions(sample: int) -> np.ndarray:
-    return 2.0 * generator("monte carlo arithmetic", str(sample)).random(TABLE) - 1.0
-
-
-def none() -> Roundings:
-    """No noise: the program as it is."""
-    return Roundings(np.zeros(TABLE), np.int32(53))
-
-
-@dataclass
-class Noise:
-    """Hands out windows of the table, a new one each time; loops move all of them on by `shift`."""
-
-    roundings: Roundings
-    shift: jax.Array | None = None
-    count: list[int] = field(default_factory=lambda: [0])
-
-    def draw(self, shape: Sequence[int], dtype: Any, constant: np.ndarray | None = None) -> jax.Array:
-        """Noise of a shape: of size 2^-p, or of the dtype's own roundings where those are larger.
-
-        What is drawn for a constant depends on its value alone: it is the same in all iterations and on all devices.
-        """
-        size, pieces = math.prod(shape), []
-        for first in range(0, size, WINDOW):
-            self.count[0] += 1
-            seed = self.count[0] if constant is None else zlib.crc32(constant.tobytes()) + first
-            shift = self.shift if constant is None else None
-            pieces.append(self._window(seed * 2654435761 % 2**32, min(WINDOW, size - first), shift))
-        noise = lax.reshape(lax.concatenate(pieces, 0) if pieces else jnp.zeros(0), shape)
-        bits = jnp.finfo(dtype).nmant + 1
-        if bits == 53:
-            return noise
-        return (noise * jnp.exp2(jnp.maximum(self.roundings.bits - bits, 0.0))).astype(dtype)
-
-    def _window(self, start: int, size: int, shift: jax.Array | None) -> jax.Array:
-        if shift is None:
-            start %= TABLE - size
-            return lax.slice(self.roundings.table, (start,), (start + size,))
-        moved = (shift + np.uint32(start)) % np.uint32(TABLE - size)
-        return lax.dynamic_slice(self.roundings.table, (moved.astype(jnp.int32),), (size,))
-
-    def within(self, iteration: jax.Array) -> Noise:
-        """The noise inside a loop, or on one device: the shift is a hash of the iteration and of the shift outside."""
-        self.count[0] += 1
-        shift = iteration.astype(jnp.uint32) + np.uint32(self.count[0] * 2654435761 % 2**32)
-        if self.shift is not None:
-            shift += self.shift
-        for multiplier in (0x85EBCA6B, 0xC2B2AE35):  # as in MurmurHash3
-            shift = (shift ^ (shift >> 16)) * np.uint32(multiplier)
-        return Noise(self.roundings, shift, self.count)
+    Returns:
+        [S, ...] each.
+    """
+    sizes = (math.prod(v.aval.shape) for v in (*jaxpr.jaxpr.invars, *jaxpr.jaxpr.outvars))
+    together = max(1, AT_ONCE // (sum(sizes) + 1))
+    rng = generator("monte carlo arithmetic", seed)
+    given = [np.asarray(x)[None] for x in args]
+    parts = []
+    with np.errstate(all="ignore"):
+        for first in range(0, len(bits), together):
+            some = bits[first : first + together]
+            outs = Interpreter(np.array(some), rng).run(jaxpr, given)
+            parts.append([np.broadcast_to(out, (len(some), *out.shape[1:])) for out in outs])
+    return [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
 
 
-def bits_of(values: Any) -> np.ndarray:
+def bits_of(values: np.ndarray) -> np.ndarray:
     """How many bits the mantissas of numbers need; 0 for those that are not finite."""
     finite = np.where(np.isfinite(values), values, 0).astype(np.float64)
     mantissas = (np.abs(np.frexp(finite)[0]) * 2.0**53).astype(np.int64)
@@ -141,49 +76,203 @@ def bits_of(values: Any) -> np.ndarray:
     return np.where(mantissas == 0, 0, 53 - trailing_zeros)
 
 
-def _is_float(value: Any) -> bool:
-    return bool(jnp.issubdtype(value.dtype, jnp.floating))
+def _is_power_of_two(x: np.ndarray) -> np.ndarray:
+    return (x == 0) | (np.frexp(np.abs(x))[0] == 0.5)
 
 
-def kind_by_dtype(value: Any) -> int:
-    """What the dtype tells of a number."""
-    return ANY if _is_float(value) else BIT if value.dtype == bool else INTEGER
+def _are_small_integers(x: np.ndarray) -> np.ndarray:
+    return (np.rint(x) == x) & (np.abs(x) < 2**8)
 
 
-def kind_of_constant(value: np.ndarray) -> int:
-    """What is known of a floating-point constant."""
-    if np.isin(value, (0.0, 1.0)).all():
-        return BIT
-    return INTEGER if np.all((np.rint(value) == value) & (np.abs(value) < 2**8)) else ANY
+def _aligned(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Scalars, which some operations take beside an array, with as many axes as the array."""
+    ndim = max(x.ndim for x in arrays)
+    return [x.reshape(x.shape + (1,) * (ndim - x.ndim)) for x in arrays]
 
 
-def kind_of_result(eqn: Any, kinds: Sequence[int]) -> int:
-    """What is known of floating-point results."""
-    name, numbers = eqn.primitive.name, [kind for kind, v in zip(kinds, eqn.invars, strict=True) if _is_float(v.aval)]
-    least = min(numbers or kinds or [INTEGER])  # an index tells nothing of what it selects
-    is_complement = name == "sub" and isinstance(eqn.invars[0], core.Literal) and np.all(eqn.invars[0].val == 1)
-    if name in KEEPS_BITS or (is_complement and least == BIT):
-        return least
-    return min(least, INTEGER) if name in KEEPS_INTEGERS else ANY
+def _axes(axes: Sequence[int]) -> tuple[int, ...]:
+    """The same axes behind that of the samples."""
+    return tuple(axis + 1 for axis in axes)
 
 
-def is_exact(eqn: Any, kinds: Sequence[int]) -> bool:
-    """Whether a result is not rounded."""
-    name = eqn.primitive.name
-    if name in EXACT or not _is_float(eqn.outvars[0].aval) or (name in KEEPS_INTEGERS and min(kinds) >= INTEGER):
-        return True
-    literals = [np.asarray(v.val) for v in eqn.invars if isinstance(v, core.Literal)]
-    if name == "mul":
-        return BIT in kinds or any((bits_of(value) <= 1).all() for value in literals)
-    if name == "div":
-        return isinstance(eqn.invars[1], core.Literal) and bool((bits_of(literals[-1]) <= 1).all())
-    if name in ("add", "sub", "add_any"):
-        return any((value == 0).all() for value in literals)
-    return name == "reduce_sum" and eqn.invars[0].aval.size == eqn.outvars[0].aval.size
+# Elementwise operations: from arrays to an array, and how many roundings the result has seen.
+ROUNDED: dict[str, tuple[Callable[..., np.ndarray], int]] = {
+    **{name: (getattr(np, name), 1) for name in ("sqrt", "square", "exp", "exp2", "expm1", "log", "log1p", "cbrt")},
+    **{name: (getattr(np, name), 1) for name in ("sin", "cos", "tan", "tanh")},
+    **{name: (getattr(np, name), 2) for name in ("sinh", "cosh")},
+    **{name: (getattr(np, f"arc{name[1:]}"), 2) for name in ("asin", "acos", "atan", "asinh", "acosh", "atanh")},
+    "add": (np.add, 1),
+    "add_any": (np.add, 1),
+    "sub": (np.subtract, 1),
+    "mul": (np.multiply, 1),
+    "div": (np.true_divide, 1),
+    "pow": (np.power, 2),
+    "rsqrt": (lambda x: 1 / np.sqrt(x), 2),
+    "logistic": (special.expit, 2),
+    "erf": (special.erf, 2),
+    "erfc": (special.erfc, 2),
+    "erf_inv": (special.erfinv, 2),
+    "atan2": (np.arctan2, 2),
+    "lgamma": (special.gammaln, 2),
+    "digamma": (special.psi, 2),
+}
+COMPARED: dict[str, Callable[..., np.ndarray]] = {
+    **{"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater},
+    **{"ge": np.greater_equal, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor},
+    **{"not": np.invert, "is_finite": np.isfinite, "max": np.maximum, "min": np.minimum, "abs": np.abs},
+    **{"neg": np.negative, "sign": np.sign, "floor": np.floor, "ceil": np.ceil, "rem": np.fmod, "copy": np.copy},
+    **{"copy_p": np.copy, "stop_gradient": np.copy, "optimization_barrier": np.copy, "name": np.copy},
+    **{"nextafter": np.nextafter},
+}
+
+
+def _dot_general(params: dict[str, Any], x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    (contract_x, contract_y), (batch_x, batch_y) = params["dimension_numbers"]
+    free_x = [axis for axis in range(x.ndim - 1) if axis not in (*contract_x, *batch_x)]
+    free_y = [axis for axis in range(y.ndim - 1) if axis not in (*contract_y, *batch_y)]
+    left = x.transpose(0, *_axes(batch_x), *_axes(free_x), *_axes(contract_x))
+    right = y.transpose(0, *_axes(batch_y), *_axes(contract_y), *_axes(free_y))
+    batch, inner = left.shape[1 : 1 + len(batch_x)], math.prod(x.shape[axis + 1] for axis in contract_x)
+    shape_x, shape_y = [x.shape[axis + 1] for axis in free_x], [y.shape[axis + 1] for axis in free_y]
+    left = left.reshape(len(x), *batch, math.prod(shape_x), inner)
+    right = right.reshape(len(y), *batch, inner, math.prod(shape_y))
+    if len(y) == 1 and not batch:  # all samples in one product
+        out = left.reshape(len(x) * math.prod(shape_x), inner) @ right[0]
+    else:
+        out = left @ right
+    return out.reshape(max(len(x), len(y)), *batch, *shape_x, *shape_y)
+
+
+def _cumulative(ufunc: np.ufunc) -> Callable[..., np.ndarray]:
+    def call(params: dict[str, Any], x: np.ndarray) -> np.ndarray:
+        axis, step = params["axis"] + 1, -1 if params["reverse"] else 1
+        return np.flip(ufunc.accumulate(np.flip(x, axis), axis=axis), axis) if step < 0 else ufunc.accumulate(x, axis)
+
+    return call
+
+
+def _broadcast_in_dim(params: dict[str, Any], x: np.ndarray) -> np.ndarray:
+    shape = [1] * len(params["shape"])
+    for axis, size in zip(params["broadcast_dimensions"], x.shape[1:], strict=True):
+        shape[axis] = size
+    return np.broadcast_to(x.reshape(len(x), *shape), (len(x), *params["shape"]))
+
+
+def _pad(params: dict[str, Any], x: np.ndarray, value: np.ndarray) -> np.ndarray:
+    config = params["padding_config"]
+    inner = [n + max(n - 1, 0) * gap for n, (_, _, gap) in zip(x.shape[1:], config, strict=True)]
+    shape = [n + max(low, 0) + max(high, 0) for n, (low, high, _) in zip(inner, config, strict=True)]
+    out = np.empty((max(len(x), len(value)), *shape), x.dtype)
+    out[...] = value.reshape(len(value), *[1] * len(shape))
+    places = [slice(max(low, 0), max(low, 0) + n, gap + 1) for n, (low, _, gap) in zip(inner, config, strict=True)]
+    out[(slice(None), *places)] = x
+    kept = [slice(max(-low, 0), n - max(-high, 0)) for n, (low, high, _) in zip(shape, config, strict=True)]
+    return out[(slice(None), *kept)]
+
+
+def _slice(params: dict[str, Any], x: np.ndarray) -> np.ndarray:
+    steps = params["strides"] or [1] * (x.ndim - 1)
+    return x[(slice(None), *map(slice, params["start_indices"], params["limit_indices"], steps))]
+
+
+def _concatenate(params: dict[str, Any], *xs: np.ndarray) -> np.ndarray:
+    return np.concatenate(_same_samples(xs), params["dimension"] + 1)
+
+
+def _same_samples(xs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    count = max(len(x) for x in xs)
+    return [np.broadcast_to(x, (count, *x.shape[1:])) for x in xs]
+
+
+def _select_n(params: dict[str, Any], which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
+    which, *chosen = _aligned([which, *cases])
+    if which.dtype == bool:
+        return np.where(which, chosen[1], chosen[0])
+    return np.select([which == i for i in range(len(chosen))], chosen)
+
+
+def _iota(params: dict[str, Any]) -> np.ndarray:
+    shape, axis = params["shape"], params["dimension"]
+    numbers = np.arange(shape[axis], dtype=params["dtype"]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    return np.broadcast_to(numbers, (1, *shape))
+
+
+def _round(params: dict[str, Any], x: np.ndarray) -> np.ndarray:
+    to_even = int(params["rounding_method"]) == 1
+    return np.rint(x) if to_even else np.trunc(x + np.copysign(0.5, x))
+
+
+def _clamp(params: dict[str, Any], *xs: np.ndarray) -> np.ndarray:
+    low, x, high = _aligned(xs)
+    return np.minimum(np.maximum(x, low), high)
+
+
+def _reduced(reduce: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    return lambda params, x: reduce(x, axis=_axes(params["axes"]))
+
+
+def _found(find: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    return lambda params, x: find(x, axis=params["axes"][0] + 1).astype(params["index_dtype"])
+
+
+# Operations with parameters: (parameters, arrays) -> an array, or a list of arrays.
+EXACT: dict[str, Callable[..., Any]] = {
+    **{f"reduce_{name}": _reduced(getattr(np, name)) for name in ("max", "min")},
+    **{"reduce_and": _reduced(np.all), "reduce_or": _reduced(np.any), "argmax": _found(np.argmax)},
+    **{"argmin": _found(np.argmin), "cummax": _cumulative(np.maximum), "cummin": _cumulative(np.minimum)},
+    "broadcast_in_dim": _broadcast_in_dim,
+    "clamp": _clamp,
+    "concatenate": _concatenate,
+    "convert_element_type": lambda params, x: x.astype(params["new_dtype"]),
+    "expand_dims": lambda params, x: np.expand_dims(x, _axes(params["dimensions"])),
+    "iota": _iota,
+    "pad": _pad,
+    "reshape": lambda params, x: x.reshape(len(x), *params["new_sizes"]),
+    "rev": lambda params, x: np.flip(x, _axes(params["dimensions"])),
+    "round": _round,
+    "select_n": _select_n,
+    "slice": _slice,
+    "split": lambda params, x: np.split(x, np.cumsum(params["sizes"])[:-1], params["axis"] + 1),
+    "squeeze": lambda params, x: x.squeeze(_axes(params["dimensions"])),
+    "transpose": lambda params, x: x.transpose(0, *_axes(params["permutation"])),
+    **{name: (lambda params, *xs, fn=fn: fn(*_aligned(xs))) for name, fn in COMPARED.items()},
+}
+SUMS: dict[str, Callable[..., Any] | None] = {
+    **dict.fromkeys(("reduce_sum", "psum", "psum_invariant"), _reduced(np.sum)),
+    "cumsum": _cumulative(np.add),
+    "dot_general": _dot_general,
+    **dict.fromkeys(("conv_general_dilated", "scatter-add", "reduce_window_sum")),
+}
+PRODUCTS: dict[str, Callable[..., Any]] = {
+    "integer_pow": lambda params, x: x ** params["y"],
+    "reduce_prod": _reduced(np.prod),
+    "cumprod": _cumulative(np.multiply),
+}
+# Moves of data, and operations on integers alone, that JAX does itself.
+MOVED_BY_JAX = frozenset("gather scatter dynamic_slice dynamic_update_slice sort top_k reduce_precision".split())
+CALLS = frozenset("jit pjit closed_call core_call remat2 checkpoint custom_jvp_call custom_vjp_call".split())
+BODIES = ("call_jaxpr", "jaxpr", "fun_jaxpr")  # where a call keeps the program that it calls
+
+
+@functools.lru_cache(maxsize=4096)
+def _by_jax(primitive: Any, params: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
+    """An operation, compiled, for one sample after the other."""
+
+    def bind(operands: Sequence[Any]) -> Any:
+        functions, bound = primitive.get_bind_params(dict(params))
+        return primitive.bind(*functions, *operands, **bound)
+
+    return jax.jit(lambda operands: lax.map(bind, operands))
+
+
+def _applied_by_jax(eqn: Any, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+    hashable = tuple(sorted(eqn.params.items(), key=lambda item: item[0]))
+    outs = _by_jax(eqn.primitive, hashable)(_same_samples(operands) if operands else [np.zeros(1)])
+    return [np.asarray(out) for out in (outs if eqn.primitive.multiple_results else [outs])]
 
 
 def number_of_roundings(eqn: Any) -> Any:
-    """How many roundings a result has seen."""
+    """How many roundings a product has seen."""
     name, params = eqn.primitive.name, eqn.params
     if name == "integer_pow":
         power = abs(params["y"])
@@ -194,151 +283,214 @@ def number_of_roundings(eqn: Any) -> Any:
         shape, axis = eqn.invars[0].aval.shape, params["axis"]
         factors = np.arange(shape[axis])[:: -1 if params["reverse"] else 1]
         return np.broadcast_to(np.expand_dims(factors, tuple(range(1, len(shape) - axis))), shape)
-    return ROUNDED.get(name, 1)
+    return ROUNDED[name][1]
 
 
-def number_of_devices(eqn: Any) -> int:
-    """How many devices a result is a sum over; the axes that `vmap` makes are numbers, and on one device."""
-    axes = tuple(axis for axis in eqn.params.get("axes", ()) if not isinstance(axis, (int, np.integer)))
-    return lax.psum(1, axes, axis_index_groups=eqn.params.get("axis_index_groups")) if axes else 1
+def where_exact(name: str, operands: Sequence[np.ndarray], out: np.ndarray) -> np.ndarray | None:
+    """Where an elementwise result is not rounded, as far as operands without noise tell; None for nowhere."""
+    places = []
+    still = [x for x in operands if len(x) == 1]
+    if name == "mul":
+        places += [_is_power_of_two(x) for x in still]
+    elif name == "div" and len(operands[1]) == 1:
+        places.append(_is_power_of_two(operands[1]))
+    elif name in ("add", "sub", "add_any"):
+        places += [x == 0 for x in still]
+    if len(out) == 1 and name in ROUNDED:
+        places.append(functools.reduce(np.logical_and, map(_are_small_integers, (out, *operands))))
+    elif len(out) == 1 and all(_are_small_integers(x).all() for x in operands):
+        places.append(_are_small_integers(out))
+    return functools.reduce(np.logical_or, places) if places else None
 
 
-def perturbed(noise: Noise, out: Any, size: Any, factor: Any = 1.0, constant: np.ndarray | None = None) -> Any:
-    """A result with noise in proportion to `size`; infinities stay as they are."""
-    drawn = noise.draw(out.shape, out.dtype, constant)
-    if np.any(factor != 1.0):
-        drawn = drawn * np.asarray(factor, out.dtype)
-    largest = jnp.finfo(out.dtype).max
-    return lax.add(out, lax.mul(lax.clamp(-largest, size, largest), drawn))
+class Interpreter:
+    """Runs programs under Monte Carlo arithmetic, S samples at once."""
+
+    def __init__(self, bits: np.ndarray, rng: np.random.Generator):
+        """Takes [S] sizes of noise, as the p of 2^-p, and where noise comes from."""
+        self.bits, self.rng = bits, rng
+        self._constants: dict[bytes, np.ndarray] = {}
+
+    def _sizes(self, dtype: Any, ndim: int) -> np.ndarray:
+        """[S, 1, ...], of noise: 2^-p, or the least that numbers of this dtype carry where that is larger."""
+        bits = np.where(self.bits == NONE, np.inf, np.minimum(self.bits, np.finfo(dtype).nmant))
+        return np.exp2(-bits).reshape(-1, *[1] * (ndim - 1))
+
+    def _noise(self, dtype: Any, shape: Sequence[int]) -> np.ndarray:
+        """[S, ...], uniform in the sizes."""
+        noise = self.rng.random((len(self.bits), *shape), np.float32)
+        noise -= np.float32(0.5)
+        return noise * (2.0 * self._sizes(dtype, noise.ndim)).astype(dtype)
+
+    def _rounded(self, out: np.ndarray, size: np.ndarray, factor: Any = 1.0, exact: Any = None) -> np.ndarray:
+        """A result with noise in proportion to `size`; infinities stay as they are."""
+        change = self._noise(out.dtype, out.shape[1:])
+        change *= size
+        if np.any(factor != 1.0):
+            change *= np.asarray(factor, out.dtype)
+        is_still = ~np.isfinite(change)
+        if exact is not None:
+            is_still |= exact
+        change[is_still] = 0.0
+        change += out
+        return change
+
+    def _on_grid(self, out: np.ndarray, size: np.ndarray) -> np.ndarray:
+        """Sums as multiples of what their terms are rounded to."""
+        grid = self._sizes(out.dtype, out.ndim) * size
+        snapped = np.rint(out / grid) * grid
+        return np.where(np.isfinite(snapped) & (grid > 0), snapped, out).astype(out.dtype)
+
+    def constant(self, value: np.ndarray) -> np.ndarray:
+        """A constant as p bits hold it, with noise where it needs more than that: the same wherever it is read."""
+        if value.dtype.kind != "f":
+            return value[None]
+        needed = bits_of(value)
+        if needed.max(initial=0) <= 8:
+            return value[None]
+        key = value.tobytes()
+        if key not in self._constants:
+            self._constants[key] = self._noise(value.dtype, value.shape)
+        bits = self.bits.reshape(-1, *[1] * value.ndim)
+        is_rounded = (needed > bits) | (needed > SHORT) & (bits != NONE)
+        return np.where(is_rounded, value + self._constants[key] * value, value).astype(value.dtype)
+
+    def operation(self, eqn: Any, operands: list[np.ndarray]) -> list[np.ndarray]:
+        """The results of an operation, rounded."""
+        name, params = eqn.primitive.name, eqn.params
+        is_float = any(jax.numpy.issubdtype(v.aval.dtype, np.inexact) for v in eqn.outvars)
+        if any(jax.numpy.issubdtype(v.aval.dtype, np.complexfloating) for v in eqn.outvars):
+            raise UnknownPrimitive(name)
+        if name in EXACT:
+            outs = EXACT[name](params, *operands)
+            return outs if isinstance(outs, list) else [outs]
+        if name in ROUNDED and is_float:
+            out = ROUNDED[name][0](*_aligned(operands))
+            exact = where_exact(name, _aligned(operands), out)
+            if exact is not None and exact.all():
+                return [out]
+            return [self._rounded(out, out, math.sqrt(ROUNDED[name][1]), exact)]
+        if name in PRODUCTS and is_float:
+            return [self._product(eqn, operands[0])]
+        if name in ("psum", "psum_invariant"):  # over an axis that `vmap` made of the devices
+            return [self._sum(eqn, [x]) for x in operands]
+        if name in SUMS and is_float:
+            return [self._sum(eqn, operands)]
+        if is_float and name not in MOVED_BY_JAX:
+            raise UnknownPrimitive(name)
+        return _applied_by_jax(eqn, operands)
+
+    def _product(self, eqn: Any, x: np.ndarray) -> np.ndarray:
+        out = PRODUCTS[eqn.primitive.name](eqn.params, x)
+        exact = where_exact(eqn.primitive.name, [x], out)
+        return out if exact is not None and exact.all() else self._rounded(out, out, np.sqrt(number_of_roundings(eqn)), exact)
+
+    def _sum(self, eqn: Any, operands: list[np.ndarray]) -> np.ndarray:
+        def apply(xs: list[np.ndarray]) -> np.ndarray:
+            by_numpy = SUMS[eqn.primitive.name]
+            return by_numpy(eqn.params, *xs) if by_numpy else _applied_by_jax(eqn, xs)[0]
+
+        out = apply(operands)
+        terms = [x for x in operands if x.dtype.kind == "f"]
+        has_one_term = eqn.primitive.name == "reduce_sum" and eqn.invars[0].aval.size == eqn.outvars[0].aval.size
+        if has_one_term or all(len(x) == 1 and _are_small_integers(x).all() for x in terms):
+            return out
+        size = apply([np.abs(x) if x.dtype.kind == "f" else x for x in operands])
+        return self._on_grid(self._rounded(out, size, math.sqrt(0.75)), size)  # the grid is the rest of the noise
+
+    def run(self, jaxpr: Any, args: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The outputs of a jaxpr, closed or without constants."""
+        consts, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
+        known = dict(zip(jaxpr.invars, args, strict=True))
+        known |= {v: self.constant(np.asarray(x)) for v, x in zip(jaxpr.constvars, consts, strict=True)}
+        last_use = {v: i for i, eqn in enumerate(jaxpr.eqns) for v in eqn.invars if not isinstance(v, core.Literal)}
+        last_use |= dict.fromkeys((v for v in jaxpr.outvars if not isinstance(v, core.Literal)), len(jaxpr.eqns))
+
+        def read(v: Any) -> np.ndarray:
+            return self.constant(np.asarray(v.val, v.aval.dtype)) if isinstance(v, core.Literal) else known[v]
+
+        for i, eqn in enumerate(jaxpr.eqns):
+            name, operands = eqn.primitive.name, [read(v) for v in eqn.invars]
+            if name in CALLS:
+                outs = self.run(next(eqn.params[key] for key in BODIES if key in eqn.params), operands)
+            elif name in CONTROL:
+                outs = CONTROL[name](self, eqn.params, operands)
+            else:
+                outs = self.operation(eqn, operands)
+            known.update(zip(eqn.outvars, outs, strict=True))
+            for v in {v for v in (*eqn.invars, *eqn.outvars) if not isinstance(v, core.Literal)}:
+                if last_use.get(v, i) <= i:
+                    known.pop(v, None)
+        return [read(v) for v in jaxpr.outvars]
 
 
-def rounded_constant(noise: Noise, value: Any) -> tuple[Any, int]:
-    """A constant as p bits hold it, with noise where it needs more than that; and what is known of it."""
-    if not _is_float(value):
-        return value, kind_by_dtype(value)
-    value = np.asarray(value)
-    kind, needed = kind_of_constant(value), bits_of(value)
-    if needed.max(initial=0) <= 8:
-        return value, kind
-    is_rounded = jnp.logical_or(needed > noise.roundings.bits, needed > SHORT)
-    return perturbed(noise, value, jnp.where(is_rounded, value, 0), constant=value), kind
-
-
-def operation(noise: Noise, eqn: Any, operands: list[Any], kinds: list[int]) -> list[Any]:
-    """The results of an operation, rounded."""
-    name, params = eqn.primitive.name, eqn.params
-    dtypes = [v.aval.dtype for v in eqn.outvars if jnp.issubdtype(v.aval.dtype, jnp.inexact)]
-    if dtypes and (name not in KNOWN or any(jnp.issubdtype(dtype, jnp.complexfloating) for dtype in dtypes)):
-        raise UnknownPrimitive(name)
-
-    def bind(operands: Sequence[Any]) -> list[Any]:
-        functions, bound = eqn.primitive.get_bind_params(params)
-        result = eqn.primitive.bind(*functions, *operands, **bound)
-        return list(result) if eqn.primitive.multiple_results else [result]
-
-    if is_exact(eqn, kinds):
-        return bind(operands)
-    devices = number_of_devices(eqn)
-    if devices > 1:  # noise on the terms, so that all devices have the same sum
-        return bind([perturbed(noise, x, x, math.sqrt(devices)) for x in operands])
-    outs = bind(operands)
-    sizes = bind([lax.abs(x) if _is_float(x) else x for x in operands]) if name in SUMS else outs
-    factor = np.sqrt(number_of_roundings(eqn))
-    return [perturbed(noise, out, size, factor) for out, size in zip(outs, sizes, strict=True)]
-
-
-def run(
-    noise: Noise, jaxpr: Any, args: Sequence[Any], kinds: Sequence[int] | None = None
-) -> tuple[list[Any], list[int]]:
-    """The outputs of a jaxpr with noise, and what is known of them; `kinds` tells what is known of the arguments."""
-    consts, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
-    kinds = [kind_by_dtype(value) for value in args] if kinds is None else kinds
-    known = dict(zip(jaxpr.invars, zip(args, kinds, strict=True), strict=True))
-    known |= {v: rounded_constant(noise, value) for v, value in zip(jaxpr.constvars, consts, strict=True)}
-
-    def read(v: Any) -> tuple[Any, int]:
-        return rounded_constant(noise, np.asarray(v.val, v.aval.dtype)) if isinstance(v, core.Literal) else known[v]
-
-    for eqn in jaxpr.eqns:
-        name, pairs = eqn.primitive.name, [read(v) for v in eqn.invars]
-        operands, kinds = [value for value, _ in pairs], [kind for _, kind in pairs]
-        if name in CALLS:
-            outs, kinds = run(noise, next(eqn.params[key] for key in BODIES if key in eqn.params), operands, kinds)
-        elif name in CONTROL:
-            outs = CONTROL[name](noise, eqn.params, operands, kinds)
-            kinds = [kind_by_dtype(out) for out in outs]
-        else:
-            outs, kind = operation(noise, eqn, operands, kinds), kind_of_result(eqn, kinds)
-            kinds = [kind if _is_float(out) else kind_by_dtype(out) for out in outs]
-        known |= dict(zip(eqn.outvars, zip(outs, kinds, strict=True), strict=True))
-    pairs = [read(v) for v in jaxpr.outvars]
-    return [value for value, _ in pairs], [kind for _, kind in pairs]
-
-
-def _scan(noise: Noise, params: dict[str, Any], operands: list[Any], kinds: list[int]) -> list[Any]:
+def _scan(interpreter: Interpreter, params: dict[str, Any], operands: list[np.ndarray]) -> list[np.ndarray]:
     first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
-    fixed, start, xs = operands[:first], operands[first:second], operands[second:]
-    kinds = [*kinds[:first], *map(kind_by_dtype, start), *kinds[second:]]  # what is carried may lose its kind
+    fixed, carried, xs = operands[:first], operands[first:second], operands[second:]
+    order = range(params["length"])
+    rows: list[Any] = [None] * params["length"]
+    for i in reversed(order) if params["reverse"] else order:
+        outs = interpreter.run(params["jaxpr"], [*fixed, *carried, *(x[:, i] for x in xs)])
+        carried, rows[i] = outs[: len(carried)], outs[len(carried) :]
+    if not rows:
+        avals = params["jaxpr"].out_avals[len(carried) :]
+        return [*carried, *(np.zeros((1, 0, *aval.shape), aval.dtype) for aval in avals)]
+    return [*carried, *(np.stack(_same_samples(column), 1) for column in zip(*rows, strict=True))]
 
-    def step(state: Any, x: Any) -> Any:
-        i, carried = state
-        outs, _ = run(noise.within(i), params["jaxpr"], [*fixed, *carried, *x], kinds)
-        return (i + 1, outs[: len(start)]), outs[len(start) :]
 
-    options = {"length": params["length"], "reverse": params["reverse"]}
-    (_, carried), ys = lax.scan(step, (jnp.uint32(0), start), xs, **options)
-    return [*carried, *ys]
+def _chosen(where: np.ndarray, yes: Sequence[np.ndarray], no: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Arrays of the samples for which something holds from one side, and of the others from the other."""
+    return [np.where(where.reshape(-1, *[1] * (y.ndim - 1)), y, n) for y, n in zip(yes, no, strict=True)]
 
 
-def _while(noise: Noise, params: dict[str, Any], operands: list[Any], kinds: list[int]) -> list[Any]:
+def _while(interpreter: Interpreter, params: dict[str, Any], operands: list[np.ndarray]) -> list[np.ndarray]:
     first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-
-    def goes_on(state: Any) -> Any:
-        return run(noise.within(state[0]), params["cond_jaxpr"], [*operands[:first], *state[1]])[0][0]
-
-    def step(state: Any) -> Any:
-        i, carried = state
-        return i + 1, run(noise.within(i), params["body_jaxpr"], [*operands[first:second], *carried])[0]
-
-    return lax.while_loop(goes_on, step, (jnp.uint32(0), operands[second:]))[1]
+    state = operands[second:]
+    while (goes_on := interpreter.run(params["cond_jaxpr"], [*operands[:first], *state])[0]).any():
+        new = interpreter.run(params["body_jaxpr"], [*operands[first:second], *state])
+        state = new if goes_on.all() else _chosen(goes_on, new, state)
+    return state
 
 
-def _cond(noise: Noise, params: dict[str, Any], operands: list[Any], kinds: list[int]) -> list[Any]:
-    branches = [lambda *args, body=body: run(noise, body, args, kinds[1:])[0] for body in params["branches"]]
-    return lax.switch(operands[0], branches, *operands[1:])
+def _cond(interpreter: Interpreter, params: dict[str, Any], operands: list[np.ndarray]) -> list[np.ndarray]:
+    which = np.clip(operands[0].astype(int), 0, len(params["branches"]) - 1)
+    wanted = np.unique(which)
+    outs = interpreter.run(params["branches"][wanted[0]], operands[1:])
+    for branch in wanted[1:]:
+        outs = _chosen(which == branch, interpreter.run(params["branches"][branch], operands[1:]), outs)
+    return outs
 
 
-def _shard_map(noise: Noise, params: dict[str, Any], operands: list[Any], kinds: list[int]) -> list[Any]:
-    mesh = params["mesh"]
-
-    def body(outside: tuple[Roundings, Any], *args: Any) -> Any:
-        index = jnp.uint32(0)
-        for axis in mesh.axis_names:
-            index = index * jnp.uint32(lax.axis_size(axis)) + lax.axis_index(axis).astype(jnp.uint32)
-        return run(Noise(*outside, noise.count).within(index), params["jaxpr"], args, kinds)[0]
-
-    in_specs = (jax.sharding.PartitionSpec(), *params["in_specs"])
-    options = {"mesh": mesh, "in_specs": in_specs, "out_specs": list(params["out_specs"]), "check_vma": False}
-    return list(jax.shard_map(body, **options)((noise.roundings, noise.shift), *operands))
+def _on_one_device(body: Any, axis: Any, in_axes: Any, out_axes: Any, args: Sequence[Any]) -> Any:
+    """A program for several devices as one for one device, whose collectives are sums over an axis of an array."""
+    mapped = jax.vmap(core.jaxpr_as_fun(body), axis_name=axis, in_axes=in_axes, out_axes=out_axes)
+    return jax.make_jaxpr(mapped)(*(jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in args))
 
 
-def _pmap(noise: Noise, params: dict[str, Any], operands: list[Any], kinds: list[int]) -> list[Any]:
-    def body(*args: Any) -> Any:
-        return run(noise.within(lax.axis_index(params["axis_name"])), params["call_jaxpr"], args, kinds)[0]
+def _pmap(interpreter: Interpreter, params: dict[str, Any], operands: list[np.ndarray]) -> list[np.ndarray]:
+    body, axes = core.ClosedJaxpr(params["call_jaxpr"], ()), (tuple(params["in_axes"]), list(params["out_axes"]))
+    return interpreter.run(_on_one_device(body, params["axis_name"], *axes, operands), operands)
 
-    axes = {"in_axes": tuple(params["in_axes"]), "out_axes": list(params["out_axes"])}
-    return list(jax.vmap(body, axis_name=params["axis_name"], **axes)(*operands))
+
+def _shard_map(interpreter: Interpreter, params: dict[str, Any], operands: list[np.ndarray]) -> list[np.ndarray]:
+    (axis,), devices = params["mesh"].axis_names, params["mesh"].size
+
+    def place(spec: Any) -> int | None:
+        """Which axis of an array is spread over the devices."""
+        return next((i for i, name in enumerate(spec) if name in (axis, (axis,))), None)
+
+    places, split = [place(spec) for spec in params["in_specs"]], []
+    for x, at in zip(operands, places, strict=True):
+        shape = x.shape
+        split.append(x if at is None else x.reshape(*shape[: at + 1], devices, -1, *shape[at + 2 :]))
+    body = core.ClosedJaxpr(params["jaxpr"], ())
+    outs = interpreter.run(_on_one_device(body, axis, tuple(places), 0, split), split)
+    joined = []
+    for out, spec in zip(outs, params["out_specs"], strict=True):
+        at = place(spec)
+        moved = out[:, 0] if at is None else np.moveaxis(out, 1, at + 1)
+        joined.append(moved if at is None else moved.reshape(*moved.shape[: at + 1], -1, *moved.shape[at + 3 :]))
+    return joined
 
 
 CONTROL = {"scan": _scan, "while": _while, "cond": _cond, "shard_map": _shard_map, "xla_pmap": _pmap}
-
-
-def randomised(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with random roundings: takes those of a sample first, then its own arguments; to be jitted."""
-
-    def call(sample: Roundings, *args: Any) -> Any:
-        closed, shape = jax.make_jaxpr(fn, return_shape=True)(*args)
-        outs, _ = run(Noise(sample), closed, [jnp.asarray(leaf) for leaf in jax.tree.leaves(args)])
-        return jax.tree.unflatten(jax.tree.structure(shape), outs)
-
-    return call

@@ -124,7 +124,8 @@ def _record_group_twice(names: list[str], folder: Path) -> dict[str, Any]:
     for part in ("a", "b"):
         command = [sys.executable, "-m", "reference.record_worker", "--out", str(folder / part), *names]
         output = None if part == "a" else subprocess.DEVNULL
-        workers.append(subprocess.Popen(command, env={**os.environ, **flags_of(names[0])}, stdout=output))
+        env = {**os.environ, **flags_of(names[0]), "OPENBLAS_NUM_THREADS": "1"}  # one core for each process
+        workers.append(subprocess.Popen(command, env=env, stdout=output))
     started = time.perf_counter()
     try:
         codes = [worker.wait() for worker in workers]

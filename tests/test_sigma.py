@@ -3,20 +3,20 @@
 import numpy as np
 import pytest
 
-from parity.sigma import CARRIED, SMALLEST, decode, encode, measure, measured_at
-from parity.tolerance import RECORDED
+from parity.sigma import LARGEST, SMALLEST, decode, encode, measure
+from parity.tolerance import C
 
 STILL = np.array([1.0, 0.0, -2.0])
 
 
-def answers(still, *noisy, kind="value"):
-    """Answers with one output, as `measure` takes them: (p, array) each."""
-    every = [(0, still), *noisy]
-    return [(p, {"out": x}, {}) if kind == "value" else (p, {}, {"out": x}) for p, x in every]
+def measured(still, *noisy, kind="value"):
+    """What `measure` makes of one output: without noise, then (p, array) each."""
+    bits, arrays = [0, *(p for p, _ in noisy)], {"out": np.stack([still, *(x for _, x in noisy)])}
+    return measure(bits, *((arrays, {}) if kind == "value" else ({}, arrays)))
 
 
 def sigma_of(still, *noisy, kind="value"):
-    return measure(answers(still, *noisy, kind=kind)).sigmas[kind]["out"]
+    return measured(still, *noisy, kind=kind).sigmas[kind]["out"]
 
 
 # Measuring
@@ -48,16 +48,24 @@ def test_what_is_not_finite_without_noise_has_no_sigma():
         assert np.isin(sigma_of(still, (24, noisy))[24], (0.0, SMALLEST[24])).all()
 
 
-def test_noise_that_float64_carries_counts_with_that_of_53_bits_and_is_not_kept():
-    scale = 2.0 ** (53 - CARRIED)
-    found = sigma_of(STILL, (53, STILL + [1e-15, 0.0, 5.0]), (CARRIED, STILL + [3e-15 * scale, 1e-9 * scale, 0.0]))
-    assert list(found) == [53]
-    assert found[53] == pytest.approx([3e-15, 1e-9, 5.0], rel=0.2)
+def test_float64_counts_half_because_its_noise_is_twice_as_large():
+    several = [(53, STILL + sign * 4e-15) for sign in (-1.0, 1.0)]
+    assert sigma_of(STILL, *several)[53] == pytest.approx([2e-15] * 3, rel=0.2)
 
 
-def test_float64_is_measured_with_two_sizes_of_noise():
-    assert measured_at(RECORDED["value"]) == [53, CARRIED, 24, 11, 8]
-    assert measured_at([24]) == [24]
+@pytest.mark.parametrize("bits", [53, 24])
+def test_what_the_noise_itself_gives_is_always_equal(bits):
+    """However few samples take a branch."""
+    several = [(bits, STILL + [0.0, 5.0 * (sample == 3), 0.0]) for sample in range(32)]
+    assert sigma_of(STILL, *several)[bits][1] * C >= 5.0
+
+
+def test_what_is_above_the_largest_number_of_a_precision_may_be_infinite_there():
+    still = np.array([1e200, 1.0, -1e39])
+    sigma = sigma_of(still, (53, still), (24, still))
+    assert np.isinf(sigma[24]).tolist() == [True, False, True]
+    assert np.isfinite(sigma[53]).all()
+    assert LARGEST[24] == np.finfo(np.float32).max and LARGEST[53] == np.finfo(np.float64).max
 
 
 def test_what_is_below_the_smallest_normal_number_may_become_0():
@@ -65,7 +73,7 @@ def test_what_is_below_the_smallest_normal_number_may_become_0():
     sigma = sigma_of(still, (24, still), (8, still))
     assert sigma[24].tolist() == [SMALLEST[24], 0.0, SMALLEST[24]]
     assert SMALLEST[24] == np.finfo(np.float32).tiny
-    assert sigma_of(still, (53, still), (CARRIED, still))[53].max() == np.finfo(np.float64).tiny
+    assert sigma_of(still, (53, still))[53].max() == np.finfo(np.float64).tiny
 
 
 def test_a_zero_that_noise_does_not_move_is_held_to_0():
@@ -76,14 +84,14 @@ def test_a_zero_that_noise_does_not_move_is_held_to_0():
 def test_integers_have_the_other_answers_that_noise_gives_in_place_of_sigma():
     still = np.array([1, 2])
     noisy = [(24, still), (24, np.array([1, 3])), (24, np.array([1, 3])), (24, np.array([0, 2])), (53, still)]
-    found = measure(answers(still, *noisy, (CARRIED, np.array([9, 9]))))
+    found = measured(still, *noisy)
     assert found.sigmas == {"value": {}, "vjp": {}}
     assert {p: sorted(others.tolist()) for p, others in found.alternatives["out"].items()} == {24: [[0, 2], [1, 3]]}
 
 
 def test_integers_that_noise_does_not_change_have_no_other_answer():
     still = np.array([True, False])
-    assert measure(answers(still, (24, still), (8, still))).alternatives == {}
+    assert measured(still, (24, still), (8, still)).alternatives == {}
 
 
 # Storing

@@ -373,6 +373,17 @@ register(
         learner_cases(
             Case("four_steps", gradients=False),
             Case("from_the_start", edits=FRESH_LEARNER, gradients=False),
+            *(
+                Case(
+                    f"{name}_20_steps",
+                    {**FULL, "S": 20, "T": 6, "B": 4},
+                    FRESH_LEARNER,
+                    meta_params=name,
+                    stored=False,
+                    gradients=False,
+                )
+                for name in ("seeded", "disco103")
+            ),
         ),
         ("agent/learner_step",),
     )

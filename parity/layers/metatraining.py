@@ -157,7 +157,7 @@ BOTH_ALIVE = alive("train", "valid")
 FRESH = (BOTH_ALIVE, *FRESH_LEARNER, _fresh_value)
 FULL: Settings = {**FULL_SIZE, "obs": (5, 5, 1), "T": 5, "B": 3}
 REAL: dict[str, Any] = {"meta_params": "disco103", "stored": False, "gradients": False}
-STEPS = {"one_step": 1}
+STEPS = {"one_step": 1, "five_steps": 5}
 register(
     Layer(
         "meta_train/outer_loss",
