@@ -12,6 +12,7 @@ from parity.tolerance import C
 # The least noise that float64 carries is 2^-52: less is rounded away where a mantissa is just above 1. So sigma at p = 53
 # is half of what that noise gives.
 CARRIED = 52
+NONE = 9999  # bits: no noise
 SMALLEST = {53: 2.0**-1022, 24: 2.0**-126, 11: 2.0**-126, 8: 2.0**-126}  # normal number; what is smaller may become 0
 LARGEST = {53: 2.0**1023 * (2 - 2.0**-52), **dict.fromkeys((24, 11, 8), 2.0**127 * (2 - 2.0**-23))}  # else infinite
 STEPS_PER_OCTAVE, LOWEST_OCTAVE, INFINITE = 4, -1100, 65535  # how sigma is stored: two bytes on a log scale

@@ -26,7 +26,7 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
 
-from parity.sigma import Rounding, measure  # noqa: E402
+from parity.sigma import NONE, Rounding, measure  # noqa: E402
 from parity.store import reduced  # noqa: E402
 from parity.tolerance import SAMPLES  # noqa: E402
 from reference import monte_carlo  # noqa: E402
@@ -175,17 +175,20 @@ class JaxImplementation:
         bits: Sequence[int],
         seed: str = "",
     ) -> tuple[Arrays, Arrays]:
-        """Outputs and VJPs in float64 with random roundings: [S, ...], one for each of `bits`."""
+        """Outputs and VJPs in float64 with random roundings, one sample for each of `bits`.
+
+        All arrays have an axis of samples in front; that of an input may be of size 1.
+        """
         with precision("float64"):
             program = self._compiled(layer, json.dumps(settings, sort_keys=True), "float64", tuple(wrt), True)
             given = in_numpy(inputs, "float64"), in_numpy(cotangents, "float64")
-            traced = program.trace(*given)
+            traced = program.trace(*jax.tree.map(lambda x: x[0], given))
             answers = monte_carlo.run_samples(traced.jaxpr, jax.tree.leaves(given), bits, seed)
             return jax.tree.unflatten(jax.tree.structure(traced.out_info), answers)
 
-    def perturbed(self, sample: int, bits: int = 53) -> Perturbed:
-        """The same layers with the random roundings of a sample in every call."""
-        return Perturbed(self, sample, bits)
+    def perturbed(self, bits: Sequence[int]) -> Perturbed:
+        """The same layers with random roundings in every call."""
+        return Perturbed(self, bits)
 
     def rounding(
         self,
@@ -199,8 +202,9 @@ class JaxImplementation:
         """How far rounding takes each number of a layer, by Monte Carlo arithmetic."""
         if self.is_on_host(layer):
             return Rounding()
-        asked = [monte_carlo.NONE, *(p for p in bits for _ in range(SAMPLES))]
-        values, vjps = self.samples(layer, inputs, settings, cotangents, wrt, asked)
+        asked = [NONE, *(p for p in bits for _ in range(SAMPLES))]
+        given, pulled = ({name: x[None] for name, x in arrays.items()} for arrays in (inputs, cotangents))
+        values, vjps = self.samples(layer, given, settings, pulled, wrt, asked)
         return measure(asked, _reduced(values), _reduced(vjps))
 
     def evaluate(
@@ -239,15 +243,14 @@ class JaxImplementation:
 
 
 class Perturbed:
-    """Layers in float64 under Monte Carlo arithmetic: one sample of what rounding makes of a chain of calls."""
+    """Layers in float64 under Monte Carlo arithmetic, for a chain of calls: arrays have an axis of samples in front."""
 
-    def __init__(self, inner: JaxImplementation, sample: int, bits: int):
-        """Takes the layers, and which roundings: those of a sample, of size 2^-bits."""
-        self.inner, self.sample, self.bits, self.calls = inner, sample, bits, 0
+    def __init__(self, inner: JaxImplementation, bits: Sequence[int]):
+        """Takes the layers, and the size of the noise in each sample."""
+        self.inner, self.bits, self.calls = inner, bits, 0
         self.name, self.description, self.layers = inner.name, inner.description, inner.layers
 
     def run(self, layer: str, inputs: Arrays, settings: Settings, dtype: str) -> Arrays:
         """The layer's outputs."""
         self.calls += 1
-        seed = f"sample {self.sample}, call {self.calls}"
-        return {name: x[0] for name, x in self.inner.samples(layer, inputs, settings, {}, (), [self.bits], seed)[0].items()}
+        return self.inner.samples(layer, inputs, settings, {}, (), self.bits, f"call {self.calls}")[0]

@@ -29,9 +29,9 @@ from jax.extend import core
 from scipy import special
 
 from parity.layers.draw import generator
+from parity.sigma import NONE
 
 SHORT = 40  # bits: a constant that needs more is a rounded one, such as 0.1, in float64 too
-NONE = 9999  # bits: no noise
 AT_ONCE = 2**25  # numbers of arguments and results, over all samples that are run together
 
 
@@ -43,12 +43,12 @@ class UnknownPrimitive(NotImplementedError):
         super().__init__(f"no rounding is modelled for the JAX primitive {name!r}; add it to reference/monte_carlo.py.")
 
 
-def run_samples(jaxpr: Any, args: Sequence[Any], bits: Sequence[int], seed: str = "") -> list[np.ndarray]:
+def run_samples(jaxpr: Any, args: Sequence[np.ndarray], bits: Sequence[int], seed: str = "") -> list[np.ndarray]:
     """The outputs of a closed jaxpr, once for each number in `bits`: with noise of size 2^-bits, or none for `NONE`.
 
     Args:
         jaxpr: closed.
-        args: its arguments, flat.
+        args: its arguments, flat, with an axis of samples in front: [S, ...] or [1, ...].
         bits: [S].
         seed: of the noise.
 
@@ -58,11 +58,11 @@ def run_samples(jaxpr: Any, args: Sequence[Any], bits: Sequence[int], seed: str 
     sizes = (math.prod(v.aval.shape) for v in (*jaxpr.jaxpr.invars, *jaxpr.jaxpr.outvars))
     together = max(1, AT_ONCE // (sum(sizes) + 1))
     rng = generator("monte carlo arithmetic", seed)
-    given = [np.asarray(x)[None] for x in args]
     parts = []
     with np.errstate(all="ignore"):
         for first in range(0, len(bits), together):
             some = bits[first : first + together]
+            given = [x if len(x) == 1 else x[first : first + together] for x in args]
             outs = Interpreter(np.array(some), rng).run(jaxpr, given)
             parts.append([np.broadcast_to(out, (len(some), *out.shape[1:])) for out in outs])
     return [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
@@ -181,7 +181,7 @@ def _concatenate(params: dict[str, Any], *xs: np.ndarray) -> np.ndarray:
 
 def _same_samples(xs: Sequence[np.ndarray]) -> list[np.ndarray]:
     count = max(len(x) for x in xs)
-    return [np.broadcast_to(x, (count, *x.shape[1:])) for x in xs]
+    return list(xs) if count == 1 else [np.broadcast_to(x, (count, *x.shape[1:])) for x in xs]
 
 
 def _select_n(params: dict[str, Any], which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
@@ -265,10 +265,16 @@ def _by_jax(primitive: Any, params: tuple[tuple[str, Any], ...]) -> Callable[...
     return jax.jit(lambda operands: lax.map(bind, operands))
 
 
+def _is_key(value: Any) -> bool:
+    """Whether something is a key of JAX's random numbers, which NumPy cannot hold."""
+    return jax.numpy.issubdtype(value.dtype, jax.dtypes.extended)
+
+
 def _applied_by_jax(eqn: Any, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
     hashable = tuple(sorted(eqn.params.items(), key=lambda item: item[0]))
     outs = _by_jax(eqn.primitive, hashable)(_same_samples(operands) if operands else [np.zeros(1)])
-    return [np.asarray(out) for out in (outs if eqn.primitive.multiple_results else [outs])]
+    outs = outs if eqn.primitive.multiple_results else [outs]
+    return [out if _is_key(out) else np.asarray(out) for out in outs]
 
 
 def number_of_roundings(eqn: Any) -> Any:
@@ -361,6 +367,8 @@ class Interpreter:
         is_float = any(jax.numpy.issubdtype(v.aval.dtype, np.inexact) for v in eqn.outvars)
         if any(jax.numpy.issubdtype(v.aval.dtype, np.complexfloating) for v in eqn.outvars):
             raise UnknownPrimitive(name)
+        if any(_is_key(v.aval) for v in (*eqn.invars, *eqn.outvars)):
+            return _applied_by_jax(eqn, operands)
         if name in EXACT:
             outs = EXACT[name](params, *operands)
             return outs if isinstance(outs, list) else [outs]

@@ -49,7 +49,7 @@ def in_numpy(tree: Any) -> Any:
 def sampled(fn: Callable[..., Any], *args: Any, bits: Sequence[int], seed: str = "") -> Any:
     """Outputs with noise: [S, ...], one for each of `bits`."""
     jaxpr, shape = jax.make_jaxpr(fn, return_shape=True)(*args)
-    outs = mc.run_samples(jaxpr, jax.tree.leaves(args), bits, seed)
+    outs = mc.run_samples(jaxpr, [np.asarray(x)[None] for x in jax.tree.leaves(args)], bits, seed)
     return jax.tree.unflatten(jax.tree.structure(shape), outs)
 
 

@@ -79,7 +79,7 @@ def column(visit, place):
 @pytest.mark.parametrize("width", [1200, 390, 320])
 def test_nothing_is_broken_asked_for_or_too_wide(chromium, made, width, scheme):
     with browser.visit(chromium, made[0], width, scheme=scheme) as visit:
-        assert visit.page.locator("img").count() == 4
+        assert visit.page.locator("img").count() == 5
         assert visit.faults() == []
         open_everything(visit)
         assert visit.faults() == []
