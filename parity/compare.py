@@ -155,15 +155,16 @@ def compare(
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         error = np.where(np.isfinite(ref) & ~np.isposinf(allowed), np.abs(got - ref), 0.0)
         ratio = np.where(error == 0.0, 0.0, error / allowed)
-    index = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
-    worst, reference = float(error[index]), float(ref[index])
+        index = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
+        worst, reference = float(error[index]), float(ref[index])
+        unit = float(np.spacing(np.abs(ref[index]).astype(computed_in(precision))))
     return Row(
         *where,
         kind=kind,
         dtype=precision,
         max_abs=worst,
         max_rel=worst / scale if scale else worst,
-        max_ulp=worst / float(np.spacing(np.abs(ref[index]).astype(computed_in(precision)))),
+        max_ulp=worst / unit,
         sigmas=float(excess(error, sigma, scale, bits).max()),
         scale=scale,
         tolerance=float(allowed[index]),

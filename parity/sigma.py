@@ -50,7 +50,9 @@ def measure(bits: Sequence[int], values: Arrays, vjps: Arrays) -> Rounding:
             by_bits = {p: several[samples] for p, samples in places.items()}
             if several.dtype.kind == "f":
                 found.sigmas[kind][name] = {p: _sigma(noisy, several[0], p) for p, noisy in by_bits.items()}
-            elif others := {p: _others(noisy, several[0]) for p, noisy in by_bits.items() if (noisy != several[0]).any()}:
+            elif others := {
+                p: _others(noisy, several[0]) for p, noisy in by_bits.items() if (noisy != several[0]).any()
+            }:
                 found.alternatives[name] = others
     return found
 

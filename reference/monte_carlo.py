@@ -12,7 +12,8 @@ samples at once, so nothing is compiled. The noise follows three rules:
 
 Results that are exact get none: moves of data, comparisons, products with a power of two, small integers.
 
-An array has an axis of samples in front, of size S or, as long as no noise has reached it, of size 1.
+An array has an axis of samples in front, of size S, or of size 1 where it depends on constants and integers alone.
+What an argument happens to be makes nothing exact: other programs for the same function round there.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def run_samples(jaxpr: Any, args: Sequence[np.ndarray], bits: Sequence[int], see
         for first in range(0, len(bits), together):
             some = bits[first : first + together]
             given = [x if len(x) == 1 else x[first : first + together] for x in args]
+            given = [np.broadcast_to(x, (len(some), *x.shape[1:])) if x.dtype.kind == "f" else x for x in given]
             outs = Interpreter(np.array(some), rng).run(jaxpr, given)
             parts.append([np.broadcast_to(out, (len(some), *out.shape[1:])) for out in outs])
     return [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
@@ -249,8 +251,12 @@ PRODUCTS: dict[str, Callable[..., Any]] = {
     "cumprod": _cumulative(np.multiply),
 }
 # Moves of data, and operations on integers alone, that JAX does itself.
-MOVED_BY_JAX = frozenset("gather scatter dynamic_slice dynamic_update_slice sort top_k reduce_precision".split())
-CALLS = frozenset("jit pjit closed_call core_call remat2 checkpoint custom_jvp_call custom_vjp_call".split())
+MOVED_BY_JAX = frozenset(
+    ["gather", "scatter", "dynamic_slice", "dynamic_update_slice", "sort", "top_k", "reduce_precision"]
+)
+CALLS = frozenset(
+    ["jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call"]
+)
 BODIES = ("call_jaxpr", "jaxpr", "fun_jaxpr")  # where a call keeps the program that it calls
 
 
@@ -391,7 +397,11 @@ class Interpreter:
     def _product(self, eqn: Any, x: np.ndarray) -> np.ndarray:
         out = PRODUCTS[eqn.primitive.name](eqn.params, x)
         exact = where_exact(eqn.primitive.name, [x], out)
-        return out if exact is not None and exact.all() else self._rounded(out, out, np.sqrt(number_of_roundings(eqn)), exact)
+        return (
+            out
+            if exact is not None and exact.all()
+            else self._rounded(out, out, np.sqrt(number_of_roundings(eqn)), exact)
+        )
 
     def _sum(self, eqn: Any, operands: list[np.ndarray]) -> np.ndarray:
         def apply(xs: list[np.ndarray]) -> np.ndarray:

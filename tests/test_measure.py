@@ -13,9 +13,9 @@ from parity.check import kinds_judged, planted_error_is_found  # noqa: E402
 from parity.implementation import load  # noqa: E402
 from parity.layers import REGISTRY  # noqa: E402
 from parity.layers.draw import case_inputs  # noqa: E402
-from parity.sigma import Rounding  # noqa: E402
+from parity.sigma import CARRIED, NONE, Rounding  # noqa: E402
 from parity.store import describe  # noqa: E402
-from parity.tolerance import RECORDED, SAMPLES, Uninformative  # noqa: E402
+from parity.tolerance import RECORDED, Uninformative  # noqa: E402
 from reference import calibrate, measure  # noqa: E402
 from reference.execution import JaxImplementation  # noqa: E402
 from tests import made  # noqa: E402
@@ -170,26 +170,34 @@ def test_a_layer_on_the_host_has_no_roundings(standin):
     assert standin.rounding("replay/sample", {}, {}, {}, [], [53, 24]) == Rounding()
 
 
-def test_the_first_answer_is_without_noise_and_each_precision_has_its_samples(standin):
-    inputs, settings = case_inputs(LAYER, PLAIN), LAYER.case_settings(PLAIN)
-    (none, still, _), *noisy = standin.moved(NAME, inputs, settings, {}, [], [24, 8])
-    assert none == 0
-    right = standin.run(NAME, inputs, settings, "float64")["out"]
-    np.testing.assert_allclose(still["out"], right, rtol=1e-15)
-    assert [p for p, _, _ in noisy] == [24] * SAMPLES + [8] * SAMPLES
-    assert len({out["out"].tobytes() for _, out, _ in noisy}) == 2 * SAMPLES
+def test_samples_have_the_noise_that_is_asked_for(standin, golden):
+    given = {name: x[None] for name, x in golden.inputs.items()}
+    out = standin.samples(NAME, given, golden.settings, {}, [], [NONE, 24, 24, 8])[0]["out"]
+    right = standin.run(NAME, golden.inputs, golden.settings, "float64")["out"]
+    np.testing.assert_allclose(out[0], right, rtol=1e-15)
+    assert len({one.tobytes() for one in out}) == 4
 
 
 @pytest.mark.parametrize("bits", [53, 24, 8])
-def test_perturbed_layers_are_off_by_the_roundings_of_one_sample(standin, golden, bits):
-    asked = (NAME, golden.inputs, golden.settings, "float64")
-    first, again, other = (standin.perturbed(sample, bits).run(*asked)["out"] for sample in (0, 0, 1))
+def test_perturbed_layers_are_off_by_the_roundings_of_their_samples(standin, golden, bits):
+    asked = (NAME, {name: x[None] for name, x in golden.inputs.items()}, golden.settings, "float64")
+    first, again = (standin.perturbed([bits] * 4).run(*asked)["out"] for _ in range(2))
     assert np.array_equal(first, again)
-    assert not np.array_equal(first, other)
-    error, sigma = np.abs(first - golden.outputs["out"]), golden.sigma("value", "out", bits)
+    size = 2.0 ** (min(bits, CARRIED) - bits)
+    error, sigma = np.abs(first - golden.outputs["out"]) * size, golden.sigma("value", "out", bits)
     assert np.sqrt(np.mean(np.square(error / sigma))) == pytest.approx(1.0, abs=0.7)
 
 
+def test_a_chain_of_perturbed_calls_takes_samples_and_draws_anew(standin, golden):
+    perturbed = standin.perturbed([24] * 3)
+    outs = [{name: x[None] for name, x in golden.inputs.items()}]
+    for _ in range(2):
+        outs.append({"x": perturbed.run(NAME, outs[-1], golden.settings, "float64")["out"]})
+    again = perturbed.run(NAME, outs[0], golden.settings, "float64")["out"]
+    assert outs[2]["x"].shape == outs[1]["x"].shape == (3, *golden.inputs["x"].shape)
+    assert not np.array_equal(again, outs[1]["x"])
+
+
 def test_perturbed_layers_are_those_of_the_inner_ones(standin):
-    perturbed = standin.perturbed(3)
+    perturbed = standin.perturbed([53])
     assert (perturbed.name, perturbed.layers) == (standin.name, standin.layers)

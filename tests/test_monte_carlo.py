@@ -278,7 +278,6 @@ def exact_operations(x: jax.Array, n: jax.Array, is_on: jax.Array) -> dict[str, 
         "stopped": lax.stop_gradient(x),
         "floor": jnp.floor(x) - 0.0,
         "sign": jnp.sign(x),
-        "through_integers": jnp.ceil(x).astype(jnp.int32).astype(x.dtype) * 3 - jnp.round(x).astype(int),
         "gradient_of_lookup": jax.grad(lambda y: jnp.where(is_on, y, 0.0).sum())(x),
         "first_factor": lax.cumprod(x)[0],
         "last_factor": lax.cumprod(x, axis=1, reverse=True)[:, -1],
@@ -631,7 +630,9 @@ def data_dependent(x: jax.Array) -> dict[str, jax.Array]:
     y = x * 0.1 * 10.0
     return {
         "branch": lax.cond(y > x, lambda z: z + 10, lambda z: z - 10, 1.0),
-        "while": lax.while_loop(lambda state: state[0] < 4 * x, lambda state: (state[0] + y, state[1] + 1), (0.0, 0))[1],
+        "while": lax.while_loop(lambda state: state[0] < 4 * x, lambda state: (state[0] + y, state[1] + 1), (0.0, 0))[
+            1
+        ],
     }
 
 

@@ -155,7 +155,7 @@ def run_without(blocked):
 
 
 def test_it_runs_where_the_original_the_port_and_torch_are_not_installed():
-    done = run_without(UNKNOWN_TO_IT)
+    done = run_without(UNKNOWN_TO_IT - {"parity"})  # which measures sigma, for whoever runs layers
     assert done.returncode == 0, done.stderr
     probabilities = [1.0 / (1.0 + np.exp(-gap)) for gap in (1.0, 2.0)]
     expected = [-(p * np.log(p) + (1.0 - p) * np.log(1.0 - p)) for p in probabilities]
