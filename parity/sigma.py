@@ -9,8 +9,8 @@ import numpy as np
 
 from parity.tolerance import C
 
-# The least noise that float64 carries is 2^-52: less is rounded away where a mantissa is just above 1. So sigma at p = 53
-# is half of what that noise gives.
+# The least noise that float64 carries is 2^-52: less is rounded away where a mantissa is just above 1. So sigma at
+# p = 53 is half of what that noise gives.
 CARRIED = 52
 NONE = 9999  # bits: no noise
 SMALLEST = {53: 2.0**-1022, 24: 2.0**-126, 11: 2.0**-126, 8: 2.0**-126}  # normal number; what is smaller may become 0
