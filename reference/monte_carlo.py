@@ -172,6 +172,11 @@ def _pad(params: dict[str, Any], x: np.ndarray, value: np.ndarray) -> np.ndarray
     return out[(slice(None), *kept)]
 
 
+def _reshape(params: dict[str, Any], x: np.ndarray) -> np.ndarray:
+    order = params["dimensions"]
+    return (x if order is None else x.transpose(0, *_axes(order))).reshape(len(x), *params["new_sizes"])
+
+
 def _slice(params: dict[str, Any], x: np.ndarray) -> np.ndarray:
     steps = params["strides"] or [1] * (x.ndim - 1)
     return x[(slice(None), *map(slice, params["start_indices"], params["limit_indices"], steps))]
@@ -229,7 +234,7 @@ EXACT: dict[str, Callable[..., Any]] = {
     "expand_dims": lambda params, x: np.expand_dims(x, _axes(params["dimensions"])),
     "iota": _iota,
     "pad": _pad,
-    "reshape": lambda params, x: x.reshape(len(x), *params["new_sizes"]),
+    "reshape": _reshape,
     "rev": lambda params, x: np.flip(x, _axes(params["dimensions"])),
     "round": _round,
     "select_n": _select_n,
