@@ -8,7 +8,7 @@ take that number:
 - truth: the original's answer in float64, compiled as its users compile it.
 - p: bits of precision of the candidate's arithmetic (`PRECISIONS`).
 - sigma_p: root mean square movement of this number when every rounding of the original is replaced by a random one of
-  size 2^-p. It is measured by Monte Carlo arithmetic (`reference/monte_carlo.py`; Parker 1997).
+  size 2^-p. It is measured by Monte Carlo arithmetic (`reference/monte_carlo/`; Parker 1997).
 - scale: the largest finite magnitude of the output that the number belongs to.
 
 The constants are derived, not fitted to a candidate:

@@ -26,11 +26,13 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
 
+from parity.compare import compare  # noqa: E402
 from parity.sigma import NONE, Rounding, measure  # noqa: E402
 from parity.store import reduced  # noqa: E402
-from parity.tolerance import SAMPLES  # noqa: E402
+from parity.tolerance import PRECISIONS, SAMPLES  # noqa: E402
 from reference import monte_carlo  # noqa: E402
 
+FLOAT64 = PRECISIONS["float64"]
 Arrays = dict[str, np.ndarray]
 Tensors = dict[str, jax.Array]
 Settings = dict[str, Any]
@@ -119,6 +121,21 @@ def _reduced(arrays: Arrays) -> Arrays:
     return {name: np.stack([reduced(one) for one in several]) for name, several in arrays.items()}
 
 
+class InterpreterError(RuntimeError):
+    """Monte Carlo arithmetic does not compute what the program computes, so its sigma is that of something else."""
+
+
+def check_without_noise(layer: str, kind: str, compiled: Arrays, interpreted: Arrays, rounding: Rounding) -> None:
+    """Raises InterpreterError unless the interpreter without noise equals the compiled program, by the one rule."""
+    for name, value in compiled.items():
+        truth, got = reduced(value), interpreted[name]
+        sigma = rounding.sigmas[kind].get(name, {}).get(FLOAT64, np.zeros(truth.shape))
+        others = rounding.alternatives.get(name, {}).get(FLOAT64)
+        row = compare((layer, "without noise", name), kind, "float64", truth, got, sigma, None, others)
+        if not row.equal:
+            raise InterpreterError(f"{row.sentence()}. An operation in reference/monte_carlo/ is wrong.")
+
+
 def on_host(layer: LayerFn) -> LayerFn:
     """Marks a layer that JAX cannot trace, because it is Python and NumPy: it runs as it is, on concrete arrays."""
     layer.is_on_host = True  # type: ignore[attr-defined]
@@ -199,13 +216,21 @@ class JaxImplementation:
         wrt: Sequence[str],
         bits: Sequence[int],
     ) -> Rounding:
-        """How far rounding takes each number of a layer, by Monte Carlo arithmetic."""
+        """How far rounding takes each number of a layer, by Monte Carlo arithmetic.
+
+        Raises InterpreterError where the interpreter without noise does not give the compiled program's answer.
+        """
         if self.is_on_host(layer):
             return Rounding()
         asked = [NONE, *(p for p in bits for _ in range(SAMPLES))]
         given, pulled = ({name: x[None] for name, x in arrays.items()} for arrays in (inputs, cotangents))
-        values, vjps = self.samples(layer, given, settings, pulled, wrt, asked)
-        return measure(asked, _reduced(values), _reduced(vjps))
+        answers = [_reduced(part) for part in self.samples(layer, given, settings, pulled, wrt, asked)]
+        rounding = measure(asked, *answers)
+        if FLOAT64 in bits:
+            compiled = self.evaluate(layer, inputs, settings, "float64", cotangents, wrt)
+            for kind, truth, several in zip(("value", "vjp"), compiled, answers, strict=True):
+                check_without_noise(layer, kind, truth, {name: x[0, ...] for name, x in several.items()}, rounding)
+        return rounding
 
     def evaluate(
         self,

@@ -23,12 +23,13 @@ def record(
     """Runs the original on a case."""
     wrt = layer.differentiable(settings) if case.gradients else []
     cotangents = case_cotangents(layer, case.name, settings) if wrt else {}
-    values, vjps = original.as_users_compile.evaluate(layer.name, inputs, settings, "float64", cotangents, wrt)
+    compiled = original.as_users_compile
+    values, vjps = compiled.evaluate(layer.name, inputs, settings, "float64", cotangents, wrt)
     declared = set(layer.outputs(settings))
     if declared != set(values):
         raise RuntimeError(f"{layer.name}: outputs {sorted(declared ^ set(values))} differ from the registry.")
     bits = RECORDED["value"] if case.stored else AT_FULL_SIZE
-    rounding = original.rounding(layer.name, inputs, settings, cotangents, wrt, bits)
+    rounding = compiled.rounding(layer.name, inputs, settings, cotangents, wrt, bits)
     for name, by_bits in rounding.sigmas["vjp"].items():
         rounding.sigmas["vjp"][name] = {p: by_bits[p] for p in RECORDED["vjp"]}
     golden = Golden(

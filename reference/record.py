@@ -32,13 +32,13 @@ RULES = {
     "inputs": "parity/layers/draw.py: PCG64 seeded by sha256 of 'layer/case', exact in float32",
     "devices": "layers with flags of their own ran under jax.pmap, on as many host devices as the flags say",
     "sigma": "parity/tolerance.py: root mean square movement of each number under Monte Carlo arithmetic "
-    f"(reference/monte_carlo.py), {SAMPLES} samples at each of `bits`",
+    f"(reference/monte_carlo/), {SAMPLES} samples at each of `bits`",
     "made_from_seed": "inputs of cases with stored = false are made again by that rule and checked by digest",
     "meta_params": "'seeded' weights follow the same rule; 'disco103' names the published file by its sha256",
-    "sketch": "float arrays of more than 2,048 elements are kept as 256 sums with random signs (parity/store.py)",
+    "sketch": "float arrays of more than 2,048 elements are kept as 256 sums with random signs (`sketch`)",
     "notebooks": "reference/original/ puts the package's functions together as the notebooks do, "
     "which are not installed: " + ", ".join(from_notebooks()),
-    "teacher_forced": "reference/life.py and parity/teacher.py: the original's own learner step on 5x5 Catch",
+    "teacher_forced": "inputs that reach the layer in the original's own learner step on 5x5 Catch",
 }
 
 

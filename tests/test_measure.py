@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("jax", reason="JAX is not installed; `pip install 'disco-parity[jax]'` brings it")
 
+import jax.numpy as jnp  # noqa: E402
+
 from parity.check import kinds_judged, planted_error_is_found  # noqa: E402
 from parity.implementation import load  # noqa: E402
 from parity.layers import REGISTRY  # noqa: E402
@@ -16,8 +18,9 @@ from parity.layers.draw import case_inputs  # noqa: E402
 from parity.sigma import CARRIED, NONE, Rounding  # noqa: E402
 from parity.store import describe  # noqa: E402
 from parity.tolerance import RECORDED, Uninformative  # noqa: E402
-from reference import calibrate, measure  # noqa: E402
-from reference.execution import JaxImplementation  # noqa: E402
+from reference import calibrate, measure, monte_carlo  # noqa: E402
+from reference.execution import InterpreterError, JaxImplementation  # noqa: E402
+from reference.monte_carlo.primitives import ROUNDED  # noqa: E402
 from tests import made  # noqa: E402
 
 NAME = "ops/signed_hyperbolic"
@@ -201,3 +204,26 @@ def test_a_chain_of_perturbed_calls_takes_samples_and_draws_anew(standin, golden
 def test_perturbed_layers_are_those_of_the_inner_ones(standin):
     perturbed = standin.perturbed([53])
     assert (perturbed.name, perturbed.layers) == (standin.name, standin.layers)
+
+
+# The interpreter is held to the program that it interprets
+
+
+def wrong_by(factor):
+    """An interpreter whose `exp` is off by a factor."""
+    exact, roundings = ROUNDED["exp"]
+    return {**ROUNDED, "exp": (lambda x: exact(x) * factor, roundings)}
+
+
+def exponential():
+    return JaxImplementation("exponential", "", {"ops/two_hot": lambda x, s: {"out": jnp.exp(x["x"])}})
+
+
+@pytest.mark.parametrize("kind", ["value", "vjp"])
+def test_an_interpreter_that_computes_something_else_is_refused(monkeypatch, kind):
+    x, wrt = {"x": np.linspace(-1.0, 1.0, 5)}, ["x"] if kind == "vjp" else []
+    asked = ("ops/two_hot", x, {}, {"out": np.ones(5)} if wrt else {}, wrt, [53, 24])
+    assert exponential().rounding(*asked).sigmas[kind]
+    monkeypatch.setattr(monte_carlo, "ROUNDED", wrong_by(1.0 + 1e-12))
+    with pytest.raises(InterpreterError, match="value of out .*DIFFERENT.* An operation in reference/monte_carlo/"):
+        exponential().rounding(*asked)
