@@ -29,7 +29,7 @@ KNOWN = {
     "port": "port.adapter:implementation",
     "original": "reference.original:implementation",
     "standin": "reference.standin:implementation",
-    "disco_torch": "reports.adapters.disco_torch:implementation",
+    "disco_torch": "reports.audit.disco_torch:implementation",
 }
 
 

@@ -26,7 +26,7 @@ SECTIONS = ("parity", "lockstep", "catch_curves", "bugs", "audit", "speed")
 
 def made(module_name: str, implementation_name: str, out: Path) -> page.Section:
     """The section that a module of this folder makes, or in its place a sentence that says why it could not run."""
-    full_name = f"reports.{module_name}"
+    full_name = f"reports.{module_name}.command"
     try:
         section: page.Section = importlib.import_module(full_name).section(implementation_name, out)
         return section
@@ -36,7 +36,7 @@ def made(module_name: str, implementation_name: str, out: Path) -> page.Section:
         traceback.print_exc()
         reason = f"It failed with {type(error).__name__}: {error}"
     title = getattr(sys.modules.get(full_name), "TITLE", module_name)
-    return page.not_run(module_name, title, f"python -m {full_name}", reason)
+    return page.not_run(module_name, title, f"python -m reports.{module_name}", reason)
 
 
 def made_and_timed(module_name: str, implementation_name: str, out: Path) -> page.Section:

@@ -19,7 +19,7 @@ from pathlib import Path
 from parity.store import write_atomically
 from reports import browser, page
 
-PNG = page.HERE / "screenshot.png"
+PNG = page.HERE.parent / "screenshot.png"
 SIZES = {"desk": (1200, 900), "phone": (390, 844)}
 
 

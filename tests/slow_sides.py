@@ -1,6 +1,6 @@
 """Implementations for the tests of `reports.speed`: they do nothing but let time pass, on a clock of their own."""
 
-from reports.speed_work import Job
+from reports.speed.workload import Job
 
 
 class Clock:

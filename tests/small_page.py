@@ -11,9 +11,14 @@ from parity.curves import Curve, Setting
 from parity.lockstep import Comparison
 from parity.store import Store
 from parity.tapes import FirstDifference
-from reports import bugs, catch_curves, lockstep_page, page, parity, statistics
-from reports.curve_figures import Group, Panel
-from reports.lockstep_verdict import Lived, Verdict
+from reports import page
+from reports.bugs import command as bugs
+from reports.catch_curves import command as catch_curves
+from reports.catch_curves import statistics
+from reports.catch_curves.figures import Group, Panel
+from reports.lockstep import section as lockstep_page
+from reports.lockstep.verdict import Lived, Verdict
+from reports.parity import command as parity
 
 LAYERS = ("ops/kl", "ops/two_hot", "moving_average/normalize", "values/retrace")
 ORIGINAL = {"original": {"repository": "https://github.com/google-deepmind/disco_rl", "commit": "0" * 40}}

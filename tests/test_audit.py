@@ -20,13 +20,13 @@ import pytest
 from parity.compare import compare, failed
 from parity.implementation import KNOWN, CannotRun
 from parity.layers import REGISTRY
-from reports import audit
-from reports.adapters import bench, release, repro
-from reports.adapters.causes import REACHES, Cause, Shown, corrected_copy
-from reports.adapters.known_disco_torch import CAUSES, REASONS
+from reports.audit import bench, release, repro
+from reports.audit import command as audit
+from reports.audit.causes import REACHES, Cause, Shown, corrected_copy
+from reports.audit.known_disco_torch import CAUSES, REASONS
 
 ROOT = Path(__file__).resolve().parent.parent
-ADAPTER = ROOT / "reports" / "adapters" / "disco_torch"
+ADAPTER = ROOT / "reports" / "audit" / "disco_torch"
 
 SHOWN = Shown(
     *("ops/signed_hyperbolic", "plain", "out", "value", "float64"),
@@ -112,14 +112,14 @@ def test_every_layer_named_by_the_adapter_is_in_the_registry():
     named = set(re.findall(rf'"((?:{groups})/[a-z_]+)": [_lm]', text))
     assert len(named) > 25
     assert named <= set(REGISTRY)
-    assert KNOWN["disco_torch"] == "reports.adapters.disco_torch:implementation"
+    assert KNOWN["disco_torch"] == "reports.audit.disco_torch:implementation"
 
 
 def test_the_adapter_provides_what_a_release_has_and_calls_it_as_it_is(tmp_path):
     trainer = "class DiscoTrainer: ...\nclass ClippedAdam: ...\n"
     code = """
 import json, sys, numpy as np
-from reports.adapters.disco_torch import implementation as it, learning
+from reports.audit.disco_torch import implementation as it, learning
 x = np.array([[1.0, -3.0]])
 answer = {
     "all": sorted(it.layers),
@@ -293,7 +293,7 @@ def test_each_known_difference_has_a_file_that_is_python(known):
 
 
 def test_the_page_says_what_differs_and_what_moved(fakes, tmp_path, monkeypatch):
-    monkeypatch.setattr("reports.adapters.known_disco_torch.CAUSES", (EPSILON, INDEX))
+    monkeypatch.setattr("reports.audit.known_disco_torch.CAUSES", (EPSILON, INDEX))
     monkeypatch.setattr("reports.page.reference_in_words", lambda: "nothing")
     out, verdict = tmp_path / "out", tmp_path / "verdict.json"
     arguments = ["--from", str(fakes), "--versions", "1.0,2.0", "--out", str(out), "--json", str(verdict)]

@@ -18,7 +18,7 @@ from parity.bugs.kill import Kill
 from parity.implementation import CannotRun
 from parity.layers import REGISTRY
 from parity.sigma import Rounding
-from reports import bugs as report
+from reports.bugs import command as report
 
 ROOT = Path(__file__).resolve().parents[1]
 CATALOGUE = bugs.catalogue()

@@ -23,8 +23,9 @@ from port.adapter import curves as port_curves
 from port.config import get_settings_disco
 from reference import curves as recorder
 from reference.__main__ import main as reference_main
-from reports import catch_curves, page
-from reports.catch_curves import Share
+from reports import page
+from reports.catch_curves import command as catch_curves
+from reports.catch_curves.command import Share
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 150

@@ -19,8 +19,8 @@ from parity.store import FixtureError, manifest_bytes
 from parity.tape_store import TapeStore
 from parity.tapes import FirstDifference, pack, unpack
 from port.evaluation import EvalConfig
-from reports import lockstep, port_life
-from reports.lockstep_verdict import DRIFT_LIMIT, Group, Lived, Verdict
+from reports.lockstep import command, port_run
+from reports.lockstep.verdict import DRIFT_LIMIT, Group, Lived, Verdict
 from tests.pieces import double
 
 SMALL = {
@@ -39,9 +39,9 @@ PROVENANCE = {"original": {"repository": "here", "commit": "none"}, "packages": 
 
 
 def first_params(life):
-    agent = port_life.agent_of(life)
+    agent = port_run.agent_of(life)
     state = agent.initial_learner_state(torch.Generator().manual_seed(life.seed), torch.float32)
-    return port_life.importlib.import_module("port.weights").agent_params_to_original(state.params, agent.config)
+    return port_run.importlib.import_module("port.weights").agent_params_to_original(state.params, agent.config)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,8 +61,8 @@ def recorded(tmp_path_factory):
         params = first_params(life)
         store.write_params(life, params)
         for dtype in ("float32", "float64"):
-            tape = port_life.live(life, dtype, params)
-            moved = port_life.live(life, dtype, tapes.moved(params, dtype, 1), tape)
+            tape = port_run.live(life, dtype, params)
+            moved = port_run.live(life, dtype, tapes.moved(params, dtype, 1), tape)
             store.write(tape)
             store.write(dataclasses.replace(moved, direction=1))
     return store
@@ -79,7 +79,7 @@ def copy(recorded, tmp_path):
 def plan(store, tmp_path, **changes):
     if "steps" in changes:
         changes["steps"] = dict.fromkeys(lives.KINDS, changes["steps"])
-    return lockstep.Plan(store, jobs=0, kept=tmp_path / "kept", **changes)
+    return command.Plan(store, jobs=0, kept=tmp_path / "kept", **changes)
 
 
 # The verdict
@@ -113,7 +113,7 @@ def test_where_no_bar_is_seen_a_line_now_and_then_tells_how_far_things_are(is_te
 
 
 def test_the_same_life_is_in_lockstep(recorded, tmp_path):
-    verdict = lockstep.run(plan(recorded, tmp_path))
+    verdict = command.run(plan(recorded, tmp_path))
     assert verdict.is_equal
     assert [(group.kind, group.dtype) for group in verdict.groups] == [
         *(("embedded", "float32"), ("embedded", "float64"), ("actor_critic", "float32"), ("actor_critic", "float64"))
@@ -126,24 +126,24 @@ def test_the_same_life_is_in_lockstep(recorded, tmp_path):
 def test_a_shifted_retrace_is_told(recorded, tmp_path, dtype):
     bug = catalogue()["retrace_index_too_late"]
     chosen = plan(recorded, tmp_path, kinds=["embedded"], dtypes=[dtype], edits=bug.edits)
-    (group,) = lockstep.run(chosen).groups
+    (group,) = command.run(chosen).groups
     assert not group.is_equal
     assert group.ratio > 1e3 * DRIFT_LIMIT
 
 
 def test_lost_updates_are_told_as_soon_as_one_is_lost(recorded, tmp_path):
     chosen = plan(recorded, tmp_path, kinds=["embedded"], edits=edits_of(["slower"]))
-    assert [group.is_equal for group in lockstep.run(chosen).groups] == [False, False]
+    assert [group.is_equal for group in command.run(chosen).groups] == [False, False]
 
 
 def test_lives_are_cut_by_their_kind(recorded, tmp_path):
     chosen = dataclasses.replace(plan(recorded, tmp_path, dtypes=["float64"]), steps={"embedded": 5})
-    assert [one.port.steps for one in lockstep.run(chosen).lived] == [5, 14]
+    assert [one.port.steps for one in command.run(chosen).lived] == [5, 14]
 
 
 @pytest.mark.parametrize("steps", ["0", "-3"])
 def test_a_life_of_no_steps_is_refused(tmp_path, capsys, steps):
-    assert lockstep.main(["--steps", steps, "--out", str(tmp_path)]) == 2
+    assert command.main(["--steps", steps, "--out", str(tmp_path)]) == 2
     assert "--steps takes at least 1" in capsys.readouterr().err
 
 
@@ -156,7 +156,7 @@ def test_a_mistake_that_the_catalogue_does_not_know_is_named():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_learning_rate_20_percent_smaller_is_told_after_a_few_learner_steps(recorded, tmp_path, kind, dtype):
     chosen = plan(recorded, tmp_path, kinds=[kind], dtypes=[dtype], edits=(SLOWER,), steps=4)
-    (group,) = lockstep.run(chosen).groups
+    (group,) = command.run(chosen).groups
     assert not group.is_equal
     assert group.ratio > 1e3 * DRIFT_LIMIT
 
@@ -223,7 +223,7 @@ def test_drift_is_judged_only_while_all_act_alike():
 
 def test_nothing_learned_is_no_verdict(recorded, tmp_path):
     with pytest.raises(CannotRun, match="nothing is learned in 1 steps"):
-        lockstep.run(plan(recorded, tmp_path, steps=1))
+        command.run(plan(recorded, tmp_path, steps=1))
 
 
 def test_nothing_to_judge_by_is_no_verdict():
@@ -256,7 +256,7 @@ def test_a_life_ends_some_steps_after_the_first_difference(recorded, monkeypatch
     life, ref = LIVES["embedded"], recorded.load("embedded_seed3", "float64")
     actions = ref.actions.copy()
     actions[3, 2, 1] = (actions[3, 2, 1] + 1) % 3
-    got = port_life.live(life, "float64", recorded.params(life.name), dataclasses.replace(ref, actions=actions))
+    got = port_run.live(life, "float64", recorded.params(life.name), dataclasses.replace(ref, actions=actions))
     assert got.first[:3] == (3, 2, 1)
     assert got.first.margin > 0
     assert got.steps == 6
@@ -265,7 +265,7 @@ def test_a_life_ends_some_steps_after_the_first_difference(recorded, monkeypatch
 def test_other_noise_than_the_tapes_is_an_error(recorded):
     life, ref = LIVES["actor_critic"], recorded.load("actor_critic_seed3", "float64")
     with pytest.raises(FixtureError, match="noise of step 0"):
-        port_life.live(life, "float64", recorded.params(life.name), dataclasses.replace(ref, noise=ref.noise + 1))
+        port_run.live(life, "float64", recorded.params(life.name), dataclasses.replace(ref, noise=ref.noise + 1))
 
 
 def test_drift_is_estimated_from_sketches():
@@ -359,19 +359,19 @@ def test_another_life_under_the_same_name_starts_over(copy):
 
 def test_a_finished_life_is_not_lived_again(recorded, tmp_path, monkeypatch):
     chosen = plan(recorded, tmp_path, kinds=["embedded"], steps=6)
-    before = lockstep.run(chosen)
-    monkeypatch.setattr(port_life, "live", None)
-    again = lockstep.run(chosen)
+    before = command.run(chosen)
+    monkeypatch.setattr(port_run, "live", None)
+    again = command.run(chosen)
     assert [one.port.drift.tobytes() for one in again.lived] == [one.port.drift.tobytes() for one in before.lived]
     with pytest.raises(TypeError):  # a changed port lives anew
-        lockstep.run(dataclasses.replace(chosen, edits=(SLOWER,)))
+        command.run(dataclasses.replace(chosen, edits=(SLOWER,)))
 
 
 # Commands
 
 
 def run_main(store, out, *more):
-    return lockstep.main(["--tapes", str(store.root), "--out", str(out), "--jobs", "0", "--steps", "5", *more])
+    return command.main(["--tapes", str(store.root), "--out", str(out), "--jobs", "0", "--steps", "5", *more])
 
 
 def test_the_command_leaves_page_picture_and_data(recorded, tmp_path, capsys):
@@ -394,17 +394,17 @@ def test_the_command_says_no_with_a_planted_mistake(recorded, tmp_path, capsys):
 def test_the_command_that_cannot_run_says_why(recorded, tmp_path, capsys):
     assert run_main(recorded, tmp_path, "--kinds", "disco103") == 2
     assert "no tape of such a life" in capsys.readouterr().err
-    assert lockstep.main(["--tapes", str(tmp_path / "nowhere"), "--out", str(tmp_path)]) == 2
+    assert command.main(["--tapes", str(tmp_path / "nowhere"), "--out", str(tmp_path)]) == 2
     assert "there are no tapes" in capsys.readouterr().err
 
 
 def test_lives_whose_weights_are_missing_are_named(recorded, tmp_path, monkeypatch):
     def missing(life):
         if life.rule == "disco":
-            raise lockstep.WeightsMissing("no weights here")
+            raise command.WeightsMissing("no weights here")
 
-    monkeypatch.setattr(lockstep, "meta_params", missing)
-    verdict = lockstep.run(plan(recorded, tmp_path, steps=4))
+    monkeypatch.setattr(command, "meta_params", missing)
+    verdict = command.run(plan(recorded, tmp_path, steps=4))
     assert verdict.skipped == {"embedded_seed3": "no weights here"}
     assert {one.kind for one in verdict.lived} == {"actor_critic"}
 
@@ -447,7 +447,7 @@ def test_noise_without_jax_is_that_of_jax(closed_loop):
     import jax
 
     life = LIVES["actor_critic"]
-    ours = port_life.OriginalNoise(life, torch.float64, port_life.importlib.import_module("port.environments"))
+    ours = port_run.OriginalNoise(life, torch.float64, port_run.importlib.import_module("port.environments"))
     key = jax.random.PRNGKey(life.seed)
     for _, theirs in zip(range(3), closed_loop.noise(life), strict=False):
         ours.rollout()
@@ -469,12 +469,12 @@ def test_the_recorder_resumes_and_the_port_lives_what_it_recorded(closed_loop, t
     store = TapeStore(tmp_path / "tapes")
     assert tape.record(store, [life], ("float64",), 1, 0) == 2
     assert tape.record(store, [life], ("float64",), 1, 0) == 0
-    verdict = lockstep.run(plan(store, tmp_path))
+    verdict = command.run(plan(store, tmp_path))
     (group,) = verdict.groups
     assert group.is_equal
     assert group.actions == 14 * 9 * 2
     assert group.worst_loss < 1e-10
-    assert not lockstep.run(plan(store, tmp_path, edits=(SLOWER,), steps=4)).is_equal
+    assert not command.run(plan(store, tmp_path, edits=(SLOWER,), steps=4)).is_equal
 
 
 def test_the_recorder_refuses_to_run_beside_torch(closed_loop):

@@ -17,7 +17,10 @@ from parity.implementation import CannotRun
 from parity.sigma import Rounding
 from parity.store import Golden
 from reports import __main__ as whole
-from reports import browser, page, parity, precision, screenshot, sigmas
+from reports import browser, page, screenshot
+from reports.bugs import precision
+from reports.parity import command as parity
+from reports.parity import sigmas
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 

@@ -15,9 +15,9 @@ from parity.lockstep import compare
 from parity.sigma import Rounding
 from port.adapter.learning import flat_learner_state
 from port.adapter.rules import flat_actor_critic_state
-from reports import lockstep, lockstep_page, renewed_life
-from reports.lockstep_verdict import Group, LearnerStep, Lived, Verdict
-from reports.port_life import PortLoop, agent_of
+from reports.lockstep import command, resync, section
+from reports.lockstep.port_run import PortLoop, agent_of
+from reports.lockstep.verdict import Group, LearnerStep, Lived, Verdict
 
 EVERY, STEPS = 6, 20
 SMALL = {"batch_size": 4, "rollout_length": 9, "replay_ratio": 2, "capacity": 7, "rows": 5, "columns": 4}
@@ -65,7 +65,7 @@ def lived(kind, edits=(), move=0):
         beside.params = params
         return beside
 
-    ref, got, learner_steps = renewed_life.live(of, EVERY, edits, lambda step: None, begin)
+    ref, got, learner_steps = resync.live(of, EVERY, edits, lambda step: None, begin)
     return Lived(kind, of.name, "float64", compare(ref, got), {}, renewed=EVERY, learner_steps=learner_steps)
 
 
@@ -147,7 +147,7 @@ def test_nothing_learned_cannot_be_judged():
 def test_learners_are_compared_by_the_rule(sigma, got, is_equal, sigmas):
     rounding = Rounding({"value": {"a": {53: np.full(2, sigma)}}, "vjp": {}})
     refs, gots = {"a": np.array([1.0, 4.0]), "n": np.array(3)}, {"a": np.array(got), "n": np.array(3)}
-    found = renewed_life.learner_step(7, life("embedded"), refs, gots, rounding)
+    found = resync.learner_step(7, life("embedded"), refs, gots, rounding)
     assert (found.step, found.tensor, found.is_equal) == (7, "a", is_equal)
     assert found.sigmas == pytest.approx(sigmas, rel=1e-6)
 
@@ -155,7 +155,7 @@ def test_learners_are_compared_by_the_rule(sigma, got, is_equal, sigmas):
 def test_states_of_other_names_are_a_sentence():
     arrays = ({"a": np.ones(1), "b": np.ones(1)}, {"a": np.ones(1), "c": np.ones(1)})
     with pytest.raises(CannotRun, match="After 7 steps only one of .* has this in its state: b, c"):
-        renewed_life.learner_step(7, life("embedded"), *arrays, Rounding())
+        resync.learner_step(7, life("embedded"), *arrays, Rounding())
 
 
 def test_a_different_action_is_told_with_its_margin():
@@ -170,7 +170,7 @@ def test_a_different_action_is_told_with_its_margin():
                     step.rollout["actions"][2, 1] = (step.rollout["actions"][2, 1] + 1) % 3
                 yield step
 
-    ref, got, _ = renewed_life.live(of, EVERY, (), lambda step: None, lambda of: Other(of, params))
+    ref, got, _ = resync.live(of, EVERY, (), lambda step: None, lambda of: Other(of, params))
     first = compare(ref, got).first
     assert first[:3] == (3, 2, 1)
     assert first.margin > 0
@@ -184,7 +184,7 @@ def test_a_port_that_diverges_is_told_in_a_sentence():
 
 def test_the_page_tells_of_what_was_taken_over(tmp_path):
     origin = {"original": {"repository": "here", "commit": "none"}, "packages": {}}
-    made = lockstep_page.section_of(Verdict([lived("embedded")], {}, 1.0), origin, "x", tmp_path, is_live=True)
+    made = section.section_of(Verdict([lived("embedded")], {}, 1.0), origin, "x", tmp_path, is_live=True)
     assert f"every {EVERY} steps the port went on from where the original was" in " ".join(made.body.split())
     assert "nan" not in made.body.replace("nanmax", "").split("<img")[0]
     assert made.badge == "in lockstep"
@@ -208,7 +208,7 @@ def _with(compared, **changes):
     ],
 )
 def test_what_cannot_be_renewed_is_refused_with_a_sentence(given, said, tmp_path, capsys):
-    assert lockstep.main([*given, "--out", str(tmp_path)]) == 2
+    assert command.main([*given, "--out", str(tmp_path)]) == 2
     assert said in capsys.readouterr().err
 
 
@@ -219,7 +219,7 @@ def test_without_the_genuine_original_it_says_so(tmp_path, monkeypatch, capsys):
         raise record.RecordError("it is not there.")
 
     monkeypatch.setattr(record, "require_original", refuse)
-    assert lockstep.main(["--live", "--renew", "50", "--out", str(tmp_path)]) == 2
+    assert command.main(["--live", "--renew", "50", "--out", str(tmp_path)]) == 2
     assert "The original must live beside the port: it is not there." in capsys.readouterr().err
 
 
@@ -231,14 +231,14 @@ def test_lives_that_were_lived_are_not_lived_again(tmp_path, monkeypatch):
         count.append(of.name)
         return PortAsOriginal(of, first_params(of))
 
-    monkeypatch.setattr(renewed_life.live, "__defaults__", (begin,))
-    first, again = (renewed_life.run([of], EVERY, (), 0, tmp_path, origin).lived[0] for _ in range(2))
+    monkeypatch.setattr(resync.live, "__defaults__", (begin,))
+    first, again = (resync.run([of], EVERY, (), 0, tmp_path, origin).lived[0] for _ in range(2))
     assert count == [of.name]
     assert np.array_equal(first.port.loss, again.port.loss, equal_nan=True)
     steps = lived("actor_critic").learner_steps
     assert list(first.learner_steps) == list(again.learner_steps) == list(steps)
-    renewed_life.run([of], EVERY + 1, (), 0, tmp_path, origin)
-    renewed_life.run([of], EVERY, edits_of(["slower"]), 0, tmp_path, origin)
+    resync.run([of], EVERY + 1, (), 0, tmp_path, origin)
+    resync.run([of], EVERY, edits_of(["slower"]), 0, tmp_path, origin)
     assert len(count) == 3
 
 
@@ -250,7 +250,7 @@ def test_the_original_lives_beside_the_port(kind, monkeypatch):
     known = {name: value for name, value in execution.QUICK.items() if execution.is_known(name)}
     monkeypatch.setattr(closed_loop, "COMPILER_OPTIONS", known)
     of = life(kind)
-    ref, got, learner_steps = renewed_life.live(of, EVERY, (), lambda step: None)
+    ref, got, learner_steps = resync.live(of, EVERY, (), lambda step: None)
     one = Lived(kind, of.name, "float64", compare(ref, got), {}, renewed=EVERY, learner_steps=learner_steps)
     assert group(one).is_equal, group(one).sentence()
     assert one.port.steps == STEPS

@@ -11,11 +11,14 @@ import torch
 
 from parity.implementation import CannotRun
 from port import threads
-from reports import page, speed, speed_page, speed_port, speed_work, speed_worker
-from reports.speed_stages import ORDER, REST, Stopwatch
-from reports.speed_summary import Found, Goal, Growth, Timing, exponent, in_words
-from reports.speed_work import Sample, Work
-from reports.speed_worker import Bench, Worker
+from reports import page
+from reports.speed import command, section, workload
+from reports.speed import port as speed_port
+from reports.speed import worker as speed_worker
+from reports.speed.stages import ORDER, REST, Stopwatch
+from reports.speed.summary import Found, Goal, Growth, Timing, exponent, in_words
+from reports.speed.worker import Bench, Worker
+from reports.speed.workload import Sample, Work
 from tests.slow_sides import Clock, Side
 
 TINY = {"dense": (8,), "head_mlp_hiddens": (4,), "lstm_size": 4, "num_bins": 5, "prediction_size": 6}
@@ -37,12 +40,12 @@ def work(tmp_path_factory):
     from port import init, weights
     from port.adapter.curves import agent_config
 
-    setting = speed_work.evaluation(tmp_path_factory.mktemp("weights") / "w.npz", TINY, **LOOP)
+    setting = workload.evaluation(tmp_path_factory.mktemp("weights") / "w.npz", TINY, **LOOP)
     config = agent_config(setting).meta_net
     meta_params = init.init_meta_params(config, torch.Generator().manual_seed(0), torch.float32)
     weights.save_npz(setting.file, meta_params, config)
     given = Work(setting)
-    batch = speed_work.batch(setting, given.num_actions, 0)
+    batch = workload.batch(setting, given.num_actions, 0)
     return Work(setting, params=speed_port.initial_params(given), rollout=batch)
 
 
@@ -63,8 +66,10 @@ def benches(**seconds):
 
 def measured(rounds=4, **seconds):
     workers, not_run = benches(**seconds), {}
-    first = speed.prepared(workers, "learner_step", None, not_run)
-    return Timing("learner_step", speed.of_task(speed.in_turns(workers, [(n, "task") for n in first], rounds)), first)
+    first = command.prepared(workers, "learner_step", None, not_run)
+    return Timing(
+        "learner_step", command.of_task(command.in_turns(workers, [(n, "task") for n in first], rounds)), first
+    )
 
 
 def timing(task="learner_step", **milliseconds):
@@ -127,13 +132,13 @@ def test_a_run_is_scaled_from_steps_that_fill_the_buffer_and_steps_that_learn():
 
 
 def test_the_peak_is_the_fastest_product_and_shares_are_between_medians():
-    step = speed.replace(timing(port=1000.0), flops=10**9)
+    step = command.replace(timing(port=1000.0), flops=10**9)
     assert found(step).peak == pytest.approx(4e9)
     assert found(step).share_of_peak("learner_step") == pytest.approx(0.375)  # 1e9 over 1e9 / 0.375
 
 
 def test_every_task_in_the_json_has_milliseconds_by_implementation_and_their_ratio():
-    every = [timing(task, port=10.0, original=25.0, disco_torch=40.0) for task in speed.TASKS]
+    every = [timing(task, port=10.0, original=25.0, disco_torch=40.0) for task in command.TASKS]
     text = json.loads(json.dumps(found(*every).as_json()))
     for task in ("learner_step", "actor_unroll", "meta_update", "catch_run"):
         assert text[task]["milliseconds"] == pytest.approx({"port": 10.0, "original": 25.0, "disco_torch": 40.0})
@@ -156,20 +161,20 @@ def test_in_each_round_everyone_works_once_and_another_begins():
     for name, worker in workers.items():
         worker.ask("prepare", "task", "learner_step", None)
         job = worker.bench.jobs["task"]
-        worker.bench.jobs["task"] = speed_work.Job(lambda name=name, job=job: (order.append(name), job.run()))
-    speed.in_turns(workers, [(name, "task") for name in workers], 4)
+        worker.bench.jobs["task"] = workload.Job(lambda name=name, job=job: (order.append(name), job.run()))
+    command.in_turns(workers, [(name, "task") for name in workers], 4)
     assert "".join(order) == "abc" + "bca" + "cab" + "abc"
 
 
 def test_the_first_call_is_told_apart():
     workers = benches(port=2.0)
-    assert speed.prepared(workers, "learner_step", None, {}) == {"port": 2.0}
+    assert command.prepared(workers, "learner_step", None, {}) == {"port": 2.0}
 
 
 def test_whoever_has_no_such_task_is_left_out():
     workers = benches(port=2.0, other=1.0)
     workers["other"].bench.side.tasks = ()
-    assert list(speed.prepared(workers, "learner_step", None, {})) == ["port"]
+    assert list(command.prepared(workers, "learner_step", None, {})) == ["port"]
 
 
 def test_an_implementation_that_fails_is_named_and_the_port_that_fails_ends_the_run():
@@ -178,10 +183,10 @@ def test_an_implementation_that_fails_is_named_and_the_port_that_fails_ends_the_
             raise CannotRun("it is broken")
 
     not_run = {}
-    speed.prepared({"original": Broken()}, "learner_step", None, not_run)
+    command.prepared({"original": Broken()}, "learner_step", None, not_run)
     assert not_run == {"original": "it is broken"}
     with pytest.raises(CannotRun, match="broken"):
-        speed.prepared({"port": Broken()}, "learner_step", None, not_run)
+        command.prepared({"port": Broken()}, "learner_step", None, not_run)
 
 
 def test_a_worker_works_in_a_process_of_its_own_and_tells_what_went_wrong():
@@ -229,13 +234,13 @@ def test_stages_add_up_to_the_step_and_each_is_met(work):
 
 def test_operations_of_a_step_are_counted_and_grow_with_the_batch(work):
     port = speed_port.Port(1)
-    wider = speed_work.evaluation(work.setting.file, TINY, **{**LOOP, "batch_size": 8, "replay_ratio": 4})
-    more = Work(wider, params=work.params, rollout=speed_work.batch(wider, 3, 0))
+    wider = workload.evaluation(work.setting.file, TINY, **{**LOOP, "batch_size": 8, "replay_ratio": 4})
+    more = Work(wider, params=work.params, rollout=workload.batch(wider, 3, 0))
     assert port.flops(more) == pytest.approx(2 * port.flops(work), rel=0.02)
 
 
 def test_batches_are_the_same_for_the_same_seed_and_end_episodes(work):
-    again = speed_work.batch(work.setting, 3, 0)
+    again = workload.batch(work.setting, 3, 0)
     assert all(np.array_equal(again[name], value) for name, value in work.rollout.items())
     assert not again["discounts"].all() and again["discounts"].any()
     assert set(np.unique(again["rewards"])) <= {-1.0, 0.0, 1.0}
@@ -250,8 +255,8 @@ def test_the_section_shows_every_figure_and_leaves_its_numbers_beside_it(tmp_pat
     growth = [
         Growth(axis, n, "port", [Sample(0.1 * n, 0.1 * n)], n) for axis in ("T", "B", "A", "board") for n in (1, 2)
     ]
-    step = speed.replace(timing(port=100.0, original=250.0), flops=10**8)
-    made = speed_page.section_of(found(step, stages=stages, growth=growth), "python -m reports.speed", tmp_path)
+    step = command.replace(timing(port=100.0, original=250.0), flops=10**8)
+    made = section.section_of(found(step, stages=stages, growth=growth), "python -m reports.speed", tmp_path)
     assert made.state == "beside" and made.label == "learner 2.50 times as fast"
     assert "2.50 times as fast" in made.verdict
     assert all((tmp_path / name).is_file() for name in made.files)
@@ -260,23 +265,23 @@ def test_the_section_shows_every_figure_and_leaves_its_numbers_beside_it(tmp_pat
 
 
 def test_the_section_of_the_port_alone_can_be_made(tmp_path):
-    made = speed_page.section_of(found(timing(port=1.0), absent={"original": "It is absent."}), "x", tmp_path)
+    made = section.section_of(found(timing(port=1.0), absent={"original": "It is absent."}), "x", tmp_path)
     assert made.label == "the port alone" and "It is absent." in made.body
 
 
 def test_quick_leaves_out_what_compiles_for_minutes():
-    plan = speed.quick(speed.Plan(names=("port", "original")))
+    plan = command.quick(command.Plan(names=("port", "original")))
     assert "meta_update" not in plan.tasks
     assert plan.names_for("learner_step") == ["port", "original"] and plan.names_for("catch_run") == ["port"]
 
 
 def test_wrong_numbers_are_refused(capsys):
-    assert speed.main(["--repeats", "0"]) == 2
+    assert command.main(["--repeats", "0"]) == 2
     assert "at least 1" in capsys.readouterr().err
 
 
 def test_another_process_counts_as_processor_time_where_linux_is():
-    assert speed_work.cpu_seconds([os.getppid()]) >= speed_work.cpu_seconds([]) - 1e-3
+    assert workload.cpu_seconds([os.getppid()]) >= workload.cpu_seconds([]) - 1e-3
 
 
 def test_every_side_s_threads_wait_as_the_ports_do():

@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 
 from parity.curves import Curve
-from reports import measures, power, statistics
-from reports.measures import MEASURES, MISSED
-from reports.statistics import judge
+from reports.catch_curves import metrics, power, statistics
+from reports.catch_curves.metrics import MEASURES, MISSED
+from reports.catch_curves.statistics import judge
 
 STEPS, EPISODES = 400, 7
 
@@ -143,7 +143,7 @@ def test_the_margin_of_the_balls_missed_is_what_taking_longer_makes_of_the_origi
     for steps in (STEPS, 180):
         ref = [curve.first(steps) for curve in REF]
         longer = [curve.first(steps) for curve in lives(1, 10, stretch=MISSED.margin)]
-        missed, missed_longer = (np.log(measures.measured(group)["missed"]).mean() for group in (ref, longer))
+        missed, missed_longer = (np.log(metrics.measured(group)["missed"]).mean() for group in (ref, longer))
         assert MISSED.bounds(ref)[1] == pytest.approx(missed_longer - missed, abs=0.03)
     assert MISSED.bounds(ref)[0] < 0
 
@@ -152,8 +152,8 @@ def test_time_to_a_catch_rate_waits_for_a_hundred_episodes():
     caught = [[True] * 7] + [[False] * 7] * 20 + [[True] * 7] * 19
     lucky = Curve.of((i, row, None) for i, row in enumerate(caught))
     assert lucky.catch_rates[0] == 1.0
-    assert measures.time_to(lucky, 0.5) == 29.0  # 21 steps, then 50 catches among the last 100 episodes
-    assert measures.time_to(lucky, 1.1) == math.inf
+    assert metrics.time_to(lucky, 0.5) == 29.0  # 21 steps, then 50 catches among the last 100 episodes
+    assert metrics.time_to(lucky, 1.1) == math.inf
 
 
 def test_a_band_holds_the_mean_and_narrows_with_seeds():

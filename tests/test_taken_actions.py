@@ -13,7 +13,7 @@ from port.adapter.curves import agent_config
 from port.agent import Agent
 from port.config import DiscoConfig
 from port.types import Rollout
-from reports import speed_work
+from reports.speed import workload
 from tests.test_speed import LOOP, TINY
 
 ACTIONS = 4
@@ -39,12 +39,12 @@ def first_steps(rollout, steps):
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory):
-    setting = speed_work.evaluation(tmp_path_factory.mktemp("none"), TINY, **LOOP)
+    setting = workload.evaluation(tmp_path_factory.mktemp("none"), TINY, **LOOP)
     agent = Agent(agent_config(setting), (5, 4, 1), ACTIONS)
     generator = torch.Generator().manual_seed(0)
     state = agent.initial_learner_state(generator, torch.float64)
     meta_params = init.init_meta_params(agent.config.meta_net, generator, torch.float64)
-    x = {name: torch.from_numpy(value) for name, value in speed_work.batch(setting, ACTIONS, 0).items()}
+    x = {name: torch.from_numpy(value) for name, value in workload.batch(setting, ACTIONS, 0).items()}
     logits = x.pop("logits").double()
     rollout = Rollout(**{**x, "rewards": x["rewards"].double()}, agent_outs={"logits": logits})
     return agent, state, meta_params, rollout

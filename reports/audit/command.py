@@ -1,0 +1,284 @@
+"""`python -m reports.audit disco_torch`: a port that others use, on the bench.
+
+Which of its layers are equal to the original, which differ and by how much, which line of it makes the difference, and
+what that means for its users; for several releases, how the differences moved. With each difference of the newest
+release comes a file that shows it, to be sent to the port's authors.
+
+The package is never installed here by this command. Either it is (`pip install --no-deps disco-torch==0.4.0`, the
+project's extra `audit`), or its releases lie in folders of their own:
+
+    for v in 0.1.0 0.2.0 0.4.0; do pip install --no-deps --target DIR/$v disco-torch==$v; done
+    python -m reports.audit disco_torch --versions 0.1.0,0.2.0,0.4.0 --from DIR --json verdict.json
+
+Each release is judged in a process of its own. A line is named as the cause of a difference only if a copy of the
+package in which it, and it alone, is left as it is (all other known causes being corrected) differs where a copy with
+all of them corrected does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from parity.implementation import CannotRun
+from parity.layers import REGISTRY
+from parity.store import FixtureError, Store, write_atomically
+from reports import page
+from reports.audit import repro
+from reports.audit.causes import REACHES
+from reports.audit.release import DISTRIBUTIONS, Finding, Release, examine, find_packages, in_parallel, is_folded
+
+AUDITED = "disco_torch"
+TITLE = "A port on the bench: disco-torch"
+COLOURS = ("#9aa5b1", "#d97a1f", "#2a78d6", "#7a4fc4")
+EXACT, LARGEST = 1e-17, 1e3  # where the picture shows no error at all, and all that is larger
+
+
+def feeds(layer: str) -> list[str]:
+    """All layers whose outputs reach this one, in data-flow order."""
+    found: set[str] = set()
+    waiting = list(REGISTRY[layer].upstream) if layer in REGISTRY else []
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += REGISTRY[name].upstream
+    return [name for name in REGISTRY if name in found]
+
+
+def origins(release: Release) -> list[str]:
+    """Layers that differ although everything that feeds them, as far as it is provided, is equal."""
+    different = release.different_layers()
+    return [name for name in different if name in REGISTRY and not set(feeds(name)) & set(different)]
+
+
+def first_divergence(release: Release) -> str:
+    """In words: the first layer whose values differ in float64, what feeds it, and what differs in another way."""
+    found = origins(release)
+    first = [name for name in found if release.state(name).startswith("values")]
+    rest = [f"{name} ({release.state(name)})" for name in found if name not in first]
+    other = (
+        f"Of the layers that nothing different feeds, these differ in another way: {', '.join(rest)}." if rest else ""
+    )
+    if not first:
+        return other or "No layer differs."
+    upstream = [name for name in feeds(first[0]) if name in release.provided]
+    fed = f"all that feeds it is equal ({', '.join(upstream)})" if upstream else "no other layer feeds it"
+    others = f" All that feeds {' and '.join(first[1:])}, further on, is equal too." if first[1:] else ""
+    return f"In data-flow order the first layer whose values differ is {first[0]}; {fed}.{others} {other}".strip()
+
+
+def verdict(release: Release) -> str:
+    """One sentence for the head of the page."""
+    different = [name for name in release.different_layers() if name in REGISTRY]
+    equal = len(release.provided) - len(different)
+    values = sum(release.state(name).startswith("values") for name in different)
+    lesser = len(different) - values
+    how = f" ({values} in their values, {lesser} only in gradients or in float32 accuracy)" if lesser else ""
+    return (
+        f"disco-torch {release.version} provides {len(release.provided)} of {len(REGISTRY)} layers: {equal} equal to "
+        f"the original, {len(different)} different{how}."
+    )
+
+
+def movement(older: Release, newer: Release) -> list[str]:
+    """What changed from one release to the next, in sentences: causes first, then layers."""
+    before, after = ({finding.cause.name: finding.cause.title for finding in r.findings} for r in (older, newer))
+    wrong, still = (set(r.different_layers()) & set(REGISTRY) for r in (older, newer))
+    had, has = set(older.provided), set(newer.provided)
+    causes = {
+        "No longer there": [title for name, title in before.items() if name not in after],
+        "New": [title for name, title in after.items() if name not in before],
+        "As before": [title for name, title in after.items() if name in before],
+    }
+    layers = {
+        "Layers that are equal now": (wrong - still) & had & has,
+        "Layers that differ now and did not": (still - wrong) & had & has,
+        "Layers that are new, and equal": has - had - still,
+        "Layers that are new, and differ": (has - had) & still,
+    }
+    return [
+        *(f"{title}: {'; '.join(found)}." for title, found in causes.items() if found),
+        *(f"{title}: {', '.join(n for n in REGISTRY if n in names)}." for title, names in layers.items() if names),
+    ]
+
+
+def figure(releases: list[Release]) -> Figure:
+    """Each layer's worst error in float64, relative to the output's scale, in each release; hollow where equal."""
+    layers = [name for name in REGISTRY if any(name in r.different_layers() for r in releases)]
+    drawing = Figure(figsize=(8.5, 0.26 * max(len(layers), 3) + 1.2), layout="constrained")
+    axes = drawing.subplots()
+    for place, release in enumerate(releases):
+        points = [(i, row) for i, name in enumerate(layers) if (row := release.worst(name, "value", "float64"))]
+        heights = [i + 0.22 * (place - (len(releases) - 1) / 2) for i, _ in points]
+        errors = [min(max(row.max_rel, EXACT), LARGEST) for _, row in points]
+        colour = COLOURS[(place - len(releases)) % len(COLOURS)]
+        faces = [colour if not row.equal else "none" for _, row in points]
+        axes.scatter(errors, heights, s=25, edgecolors=colour, facecolors=faces, label=release.version)
+    axes.set(xscale="log", xlim=(EXACT / 2, 2 * LARGEST), ylim=(len(layers) - 0.5, -0.5))
+    axes.set_xlabel(f"worst error of the values in float64 / scale ({EXACT:g}: exact; hollow: within its tolerance)")
+    axes.set_yticks(range(len(layers)), layers, fontsize=8)
+    axes.grid(axis="x", color="#999999", alpha=0.3, lw=0.6)
+    if layers:
+        axes.legend(loc="upper left", bbox_to_anchor=(0.3, 1.0), frameon=False, fontsize=8)
+    return drawing
+
+
+def as_json(releases: list[Release], reasons: dict[str, str]) -> list[dict[str, Any]]:
+    """What the page says, for machines."""
+    return [
+        {
+            "version": release.version,
+            "verdict": verdict(release),
+            "files_changed_since_release": release.changed,
+            "provided": release.provided,
+            "not_provided": {name: reasons[name] for name in release.not_provided},
+            "different": {name: release.state(name) for name in release.different_layers()},
+            "outputs_not_provided": release.missing_outputs(),
+            "first_divergence": first_divergence(release),
+            "causes": [finding.as_json() for finding in release.findings],
+            "left_over": [row.as_json() for row in release.left_over],
+            "layers": {name: release.telling(name).as_json() for name in release.different_layers()},
+        }
+        for release in releases
+    ]
+
+
+def write_data(releases: list[Release], reasons: dict[str, str], out: Path) -> tuple[str, list[str]]:
+    """Writes rows, findings and picture; returns the picture for the page, and the names of the files."""
+    rows = [{"version": r.version, **row.as_json()} for r in releases for row in r.rows]
+    write_atomically(out / "audit.csv", pd.DataFrame(rows).to_csv(index=False).encode())
+    write_atomically(out / "audit.json", (json.dumps(as_json(releases, reasons), indent=1) + "\n").encode())
+    drawing = figure(releases)
+    image = page.picture(drawing)
+    drawing.savefig(out / "audit.png", dpi=130)
+    return image, ["audit.csv", "audit.json", "audit.png"]
+
+
+def with_repros(release: Release, name: str, package_folder: Path, store: Store, out: Path, jobs: int) -> Release:
+    """Writes a file for each finding and runs it with the port alone; one that does not prove it is not kept."""
+    folder = out / "repro" / release.version
+    for old in folder.glob("repro_*.py"):
+        old.unlink()
+
+    def shown(finding: Finding) -> Finding:
+        if finding.cause.shown is None:
+            return finding
+        path = repro.write(finding.cause, finding.place, release.version, DISTRIBUTIONS[name], store, folder)
+        is_proof, printed = repro.proves(path, finding.cause, package_folder / name)
+        if not is_proof:
+            path.unlink()
+        return replace(finding, repro=f"repro/{release.version}/{path.name}" if is_proof else "", printed=printed)
+
+    return replace(release, findings=in_parallel(shown, release.findings, jobs))
+
+
+def audited(name: str, packages: dict[str, Path], out: Path, command: str, jobs: int = 2) -> page.Section:
+    """The section of the page: the newest release in full, the others beside it."""
+    known = importlib.import_module(f"reports.audit.known_{name}")
+    releases = []
+    for version, folder in packages.items():
+        print(f"judging {DISTRIBUTIONS[name]} {version} and tracing its differences", file=sys.stderr, flush=True)
+        releases.append(examine(name, version, folder, known.CAUSES, jobs))
+    store = Store()
+    out.mkdir(parents=True, exist_ok=True)
+    releases[-1] = newest = with_repros(releases[-1], name, list(packages.values())[-1], store, out, jobs)
+    reasons = {layer: known.REASONS.get(layer, known.NO_REASON) for layer in REGISTRY}
+    image, files = write_data(releases, reasons, out)
+    body = page.render(
+        "audit.html.j2",
+        newest=newest,
+        releases=releases,
+        registry=[n for n in REGISTRY if any(n in r.provided for r in releases)],
+        beside=list(dict.fromkeys(n for r in releases for n in r.beside())),
+        first=first_divergence(newest),
+        movements=[
+            (f"{a.version} to {b.version}", movement(a, b)) for a, b in zip(releases, releases[1:], strict=False)
+        ],
+        image=image,
+        reaches=REACHES,
+        reasons=reasons,
+        known=known,
+        is_folded=is_folded,
+    )
+    original = store.manifest["original"]
+    changed = [f"{r.version}: {', '.join(r.changed)}" for r in releases if r.changed]
+    state = f"not as released: {'; '.join(changed)}" if changed else "as the wheel's record of digests has them"
+    return page.Section(
+        name="audit",
+        title=TITLE,
+        verdict=verdict(newest),
+        is_equal=not newest.different_layers(),
+        command=command,
+        body=body,
+        provenance=[
+            ("candidate", ", ".join(release.description for release in releases)),
+            ("its files", state),
+            ("reference", f"the original, recorded: {original['repository']} at {original['commit']}"),
+        ],
+        files=[*files, *(finding.repro for finding in newest.findings if finding.repro)],
+    )
+
+
+def section(implementation_name: str, out: Path) -> page.Section:
+    """The section for the whole page: of the release that is installed, or a sentence where none is.
+
+    What a port of others does is no verdict on `implementation_name`, so this one never makes the page red.
+    """
+    command = f"python -m reports.audit {AUDITED}"
+    try:
+        made = audited(AUDITED, find_packages(AUDITED, None, []), out, command)
+    except CannotRun as reason:
+        body = Markup("<p>{}</p><p>This makes the section: <code>{}</code></p>").format(reason, command)
+        return page.Section(
+            name="audit",
+            title=TITLE,
+            verdict="disco-torch, a port of others, was not judged here.",
+            is_equal=True,
+            command=command,
+            body=body,
+            kind="not run",
+        )
+    return replace(made, is_equal=True, kind="beside")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        prog="python -m reports.audit", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("package", choices=(AUDITED,), help="the port to judge")
+    made.add_argument("--versions", metavar="V,V", help="releases, oldest first; folders of these names under --from")
+    made.add_argument("--from", dest="folder", type=Path, metavar="DIR", help="holds one folder for each release")
+    made.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write the verdict for machines")
+    made.add_argument("--jobs", type=int, default=2, metavar="N", help="processes at a time (2)")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 equal, 1 different, 2 could not run."""
+    args = parser().parse_args(arguments)
+    given = [f"--versions {args.versions}" if args.versions else "", f"--from {args.folder}" if args.folder else ""]
+    command = " ".join(["python -m reports.audit", args.package, *filter(None, given)])
+    try:
+        packages = find_packages(args.package, args.folder, args.versions.split(",") if args.versions else [])
+        made = audited(args.package, packages, args.out, command, max(args.jobs, 1))
+    except (CannotRun, FixtureError) as error:
+        print(f"reports.audit: {error}", file=sys.stderr)
+        return 2
+    path = page.write([made], args.out)
+    if args.json:
+        write_atomically(args.json, page.as_json([made]))
+    print(f"{made.verdict}\nThe page is {path}")
+    return 0 if made.is_equal else 1

@@ -1,0 +1,1 @@
+"""Mutation testing: the kill matrix, and what is killed in low precision."""

@@ -1,0 +1,288 @@
+"""`python -m reports.bugs`: the kill matrix. Every catalogued porting mistake is planted in the port and hunted.
+
+Example:
+    python -m reports.bugs --out reports/out
+    python -m reports.bugs --only retrace_index_too_late polyak_reversed
+    python -m reports.bugs --precision float32 bf16    # mutants killed by values in these precisions alone
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.progress import Progress
+
+from parity.bugs import Bug, catalogue, chosen
+from parity.bugs.alive import hunt_live, speaker
+from parity.bugs.kill import LIFETIME, NOT_RUN, TIERS, Kill, hunt_by_name, prepared
+from parity.bugs.reach import Entered, source_digest
+from parity.implementation import CannotRun
+from parity.layers import REGISTRY
+from parity.side_by_side import LOOK_EVERY, Lines
+from parity.store import FixtureError, Store, write_atomically
+from parity.tolerance import PRECISIONS
+from reports import page
+from reports.bugs import precision
+
+T = TypeVar("T")
+
+TITLE = "Planted mistakes"
+NAMED_AT_LEAST = 0.9
+PROCESSES = 2
+LEFT_OUT = "not run here, it takes minutes: `python -m reports.bugs` runs it"
+LABELS = {"goldens": "values", "gradients": "VJPs", "lifetime": "lifetime", "live": "live"}
+HEADING = 4  # rows of a panel that its title takes
+COLOURS = ("#e3e7ec", "#d97a1f", "#2a78d6")  # not found; found later; found at the layer named
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The kills of some mistakes, in the catalogue's order, how long it all took, and who spoke in the live tier."""
+
+    kills: list[Kill]
+    seconds: float
+    live: str
+
+    @property
+    def survivors(self) -> list[Kill]:
+        """The mistakes that nothing found."""
+        return [kill for kill in self.kills if not kill.found_by]
+
+    @property
+    def elsewhere(self) -> list[Kill]:
+        """The mistakes that were found, but not at the layer named."""
+        return [kill for kill in self.kills if kill.found_by and not kill.is_at_named]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether all were found, and enough of them at the layer named."""
+        named = len(self.kills) - len(self.survivors) - len(self.elsewhere)
+        return not self.survivors and named >= NAMED_AT_LEAST * len(self.kills)
+
+    def sentence(self) -> str:
+        """The verdict."""
+        count, lost = len(self.kills), len(self.survivors)
+        named = count - lost - len(self.elsewhere)
+        found = f"{count - lost} of {count} planted mistakes found ({(count - lost) / count:.0%})"
+        return f"{found}, {named} ({named / count:.0%}) at the layer named, in {self.seconds:.0f} s."
+
+
+def _one_thread_each() -> None:
+    """For a process that has not loaded torch yet."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = "1"
+
+
+class Hunt:
+    """Hunts mistakes, shared out among processes."""
+
+    def __init__(self, bugs: Sequence[Bug], pool: Executor, progress: Progress):
+        """Takes the mistakes and those who hunt; nothing runs yet."""
+        self.bugs, self.pool, self.progress, self.lines = bugs, pool, progress, Lines(progress)
+        self.kills: dict[str, Kill] = {}
+
+    def _all(self, title: str, function: Callable[..., T], given: Sequence[tuple[Any, ...]]) -> Iterator[T]:
+        """Results as they come."""
+        shown = self.progress.add_task(title, total=len(given))
+        waiting = {self.pool.submit(function, *arguments) for arguments in given}
+        while waiting:
+            done, waiting = wait(waiting, timeout=LOOK_EVERY, return_when=FIRST_COMPLETED)
+            self.lines.say()
+            for task in done:
+                yield task.result()
+                self.progress.advance(shown)
+
+    def prepare(self, layers: Sequence[str]) -> dict[str, Entered]:
+        """What each layer enters; proves that without a mistake there is nothing to find."""
+        found = {ready.layer: ready for ready in self._all("the port as it is", prepared, [(name,) for name in layers])}
+        for layer in layers:
+            for difference in found[layer].differences:
+                raise CannotRun(f"The port itself differs, so nothing can be hunted in it: {difference}")
+        return {layer: found[layer].enters for layer in layers}
+
+    def stored(self, reached: Mapping[str, Entered]) -> None:
+        """The tiers of stored cases."""
+        for kill in self._all("hunting", hunt_by_name, [(bug.name, reached) for bug in self.bugs]):
+            self.kills[kill.bug] = kill
+
+    def live(self) -> None:
+        """The live tier, at the layer where each mistake was found; the layers that compile longest come first."""
+        at: dict[str, dict[str, str]] = {}
+        for bug in self.bugs:
+            kill = self.kills[bug.name]
+            case = next((kill.cases[tier] for tier in kill.found_by if kill.layers[tier] == kill.first), "")
+            at.setdefault(kill.first or bug.layer, {})[bug.name] = case
+        heaviest = sorted(at, key=list(REGISTRY).index, reverse=True)
+        for found in self._all("live", hunt_live, [(layer, at[layer]) for layer in heaviest]):
+            for name, (row, seconds) in found.items():
+                self.kills[name].note("live", row, seconds)
+
+
+def run(bugs: Sequence[Bug], is_live: bool, processes: int = PROCESSES) -> Matrix:
+    """Hunts the mistakes in all tiers, or in all but the live one."""
+    start, before = time.perf_counter(), source_digest()
+    context = multiprocessing.get_context("spawn")
+    workers = ProcessPoolExecutor(processes, mp_context=context, initializer=_one_thread_each)
+    with workers as pool, Progress(console=Console(stderr=True)) as progress:
+        hunt = Hunt(bugs, pool, progress)
+        hunt.stored(hunt.prepare(Store().layers()))
+        spoke, can_speak = pool.submit(speaker).result() if is_live else (LEFT_OUT, False)
+        if can_speak:
+            hunt.live()
+    if source_digest() != before:
+        raise CannotRun("The port was edited while mistakes were hunted in it; run again.")
+    return Matrix([hunt.kills[bug.name] for bug in bugs], time.perf_counter() - start, spoke)
+
+
+def _cell(kill: Kill, tier: str) -> float:
+    layer = kill.layers.get(tier, "")
+    if layer == NOT_RUN:
+        return float("nan")
+    return 0.0 if not layer else 2.0 if layer in (kill.named, LIFETIME) else 1.0
+
+
+def _columns(subjects: Mapping[str, Sequence[Kill]], count: int) -> list[list[str]]:
+    """Subjects shared out among columns of about the same height, the longest first."""
+    columns: list[list[str]] = [[] for _ in range(min(count, len(subjects)))]
+    for subject in sorted(subjects, key=lambda name: -len(subjects[name])):
+        min(columns, key=lambda column: sum(HEADING + len(subjects[s]) for s in column)).append(subject)
+    return columns
+
+
+def figure(kills: Sequence[Kill]) -> Figure:
+    """Mistake by tier, one panel a subject: blue at the layer named, orange at a later one, grey not found there."""
+    subjects: dict[str, list[Kill]] = {}
+    for kill in kills:
+        subjects.setdefault(catalogue()[kill.bug].subject, []).append(kill)
+    columns = _columns(subjects, 4)
+    heights = [[len(subjects[subject]) + HEADING for subject in column] for column in columns]
+    tallest = max(sum(column) for column in heights)
+    drawing = Figure(figsize=(3.6 * len(columns), 0.125 * tallest + 0.3), layout="constrained")
+    parts = drawing.subfigures(1, len(columns), squeeze=False)[0]
+    for part, column, own in zip(parts, columns, heights, strict=True):
+        grid = part.subplots(len(own) + 1, 1, squeeze=False, height_ratios=[*own, tallest - sum(own) + 0.01])[:, 0]
+        grid[-1].set_axis_off()
+        for axes, subject in zip(grid, column, strict=False):
+            _panel(axes, subject, subjects[subject])
+    return drawing
+
+
+def _panel(axes: Any, subject: str, kills: Sequence[Kill]) -> None:
+    cells = [[_cell(kill, tier) for tier in TIERS] for kill in kills]
+    axes.pcolormesh(cells, cmap=ListedColormap(COLOURS), vmin=0, vmax=2, edgecolors="white", linewidth=0.6)
+    axes.set_ylim(len(kills), 0)
+    axes.set_yticks([i + 0.5 for i in range(len(kills))], [kill.bug for kill in kills], fontsize=5)
+    axes.set_xticks([i + 0.5 for i in range(len(TIERS))], [LABELS[tier] for tier in TIERS], fontsize=5)
+    axes.tick_params(length=0, labeltop=True, labelbottom=False, pad=1)
+    axes.set_title(f"{subject.replace('_', ' ')} ({len(kills)})", fontsize=7, loc="left")
+    axes.set_frame_on(False)
+
+
+def write_data(matrix: Matrix, out: Path) -> tuple[str, list[str]]:
+    """Writes the matrix and its picture; returns the picture for the page, and the names of the files."""
+    records = [kill.as_json() for kill in matrix.kills]
+    write_atomically(out / "bugs.json", (json.dumps(records, indent=1) + "\n").encode())
+    write_atomically(out / "bugs.csv", pd.DataFrame(records).to_csv(index=False).encode())
+    drawing = figure(matrix.kills)
+    drawing.savefig(out / "bugs.png", dpi=150)
+    return page.picture(drawing), ["bugs.csv", "bugs.json", "bugs.png"]
+
+
+def section_of(matrix: Matrix, out: Path) -> page.Section:
+    """The section of the page for a matrix."""
+    image, files = write_data(matrix, out)
+    body = page.render(
+        "bugs.html.j2",
+        matrix=matrix,
+        bugs=catalogue(),
+        tiers=TIERS,
+        labels=LABELS,
+        not_run=NOT_RUN,
+        image=image,
+        precise=precision.kept(),
+    )
+    return page.Section(
+        name="bugs",
+        title=TITLE,
+        verdict=matrix.sentence(),
+        is_equal=matrix.is_good,
+        command="python -m reports.bugs",
+        body=body,
+        provenance=[
+            ("planted in", "port, from source rewritten in memory; see parity/bugs/catalogue"),
+            ("hunted on", "the stored cases of every layer that the change can reach, in data-flow order"),
+            ("without a mistake", "every stored case of every layer is equal; checked first"),
+            ("live", matrix.live),
+        ],
+        files=files,
+        badge="all found" if matrix.is_good else "survivors" if matrix.survivors else "found elsewhere",
+    )
+
+
+def section(implementation_name: str, out: Path) -> page.Section:
+    """The section of the page, without the live tier; mistakes are planted in the port, whatever is reported on."""
+    return section_of(run(chosen(()), is_live=False), out)
+
+
+def count_in(precisions: Sequence[str], only: Sequence[str]) -> int:
+    """Prints how many mutants values in each precision kill; of the whole catalogue, it leaves that for the page."""
+    found = {name: precision.killed_in(name, chosen(only), PROCESSES, _one_thread_each) for name in precisions}
+    for name, one in found.items():
+        print(
+            f"Values in {name} kill {one.killed} of {one.of} mutants. Survivors: {', '.join(one.survivors) or 'none'}."
+        )
+    if not only:
+        precision.keep(found)
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 all found, 1 a survivor or too few at the layer named, 2 could not run."""
+    parser = argparse.ArgumentParser(
+        prog="python -m reports.bugs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the matrix for machines")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="hunt these mistakes only")
+    parser.add_argument("--without-live", action="store_true", help="leave out the tier that compiles the reference")
+    parser.add_argument(
+        "--precision",
+        nargs="+",
+        default=[],
+        choices=PRECISIONS,
+        metavar="P",
+        help=f"instead, count the mutants that values in these precisions kill ({', '.join(PRECISIONS)})",
+    )
+    args = parser.parse_args(arguments)
+    try:
+        if args.precision:
+            return count_in(args.precision, args.only)
+        matrix = run(chosen(args.only), is_live=not args.without_live)
+        made = section_of(matrix, args.out)
+    except (CannotRun, FixtureError) as error:
+        print(f"reports.bugs: {error}", file=sys.stderr)
+        return 2
+    path = page.write([made], args.out)
+    if args.json:
+        records = [kill.as_json() for kill in matrix.kills]
+        write_atomically(args.json, (json.dumps(records, indent=1) + "\n").encode())
+    for kill in matrix.survivors:
+        print(f"SURVIVOR: {kill.bug}, which should be found at {kill.named}: {catalogue()[kill.bug].explanation}")
+    for kill in matrix.elsewhere:
+        print(f"Found at {kill.first} instead of {kill.named}: {kill.bug}.")
+    print(f"{made.verdict}\nThe page is {path}")
+    return 0 if matrix.is_good else 1

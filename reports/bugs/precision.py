@@ -1,0 +1,88 @@
+"""How many mutants are killed where nothing but the values of layers in one precision is compared.
+
+`python -m reports.bugs --precision float32 bf16` counts them and leaves the numbers where the page reads them.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from parity.bugs import PORT, Bug, catalogue
+from parity.bugs.kill import first_difference, opened_store, reached_by, unchanged
+from parity.bugs.plant import load_edited
+from parity.bugs.reach import Entered, is_reached, stored_cases
+from parity.check import Judge
+from parity.check import load as load_case
+from parity.implementation import CannotRun
+from parity.store import Store, canonical, write_atomically
+from reports import page
+
+EVIDENCE = page.HERE.parent / "evidence" / "precision.json"
+
+
+@dataclass(frozen=True)
+class Killed:
+    """Mutants killed in one precision.
+
+    Attributes:
+        killed: how many.
+        of: how many there are.
+        survivors: those that are not killed, by name.
+        made: commit and date.
+    """
+
+    killed: int
+    of: int
+    survivors: list[str]
+    made: str
+
+
+def whole_layer(layer: str, precision: str) -> tuple[str, Entered, str]:
+    """A layer of the port as it is: what it enters, and the first value that differs in a precision, in words."""
+    store, judge = opened_store(), Judge(unchanged(), (precision,))
+    goldens = (load_case(store, layer, case) for case in stored_cases(store, layer))
+    wrong = (row for golden in goldens for row in judge.rows(golden) if row.kind == "value" and not row.equal)
+    return layer, reached_by(layer), next((row.sentence() for row in wrong), "")
+
+
+def is_killed(name: str, precision: str, reached: Mapping[str, Entered]) -> bool:
+    """Whether values in a precision tell a mutant from the original. The layer that it is named for comes first."""
+    bug = catalogue()[name]
+    layers = [layer for layer, functions in reached.items() if is_reached(bug.edits, functions)]
+    layers.sort(key=lambda layer: layer != bug.layer)
+    return first_difference(load_edited(PORT, bug.edits), layers, "goldens", (precision,)) is not None
+
+
+def killed_in(precision: str, bugs: Sequence[Bug], processes: int, prepare: Callable[[], None]) -> Killed:
+    """Counts the mutants that values in one precision kill; `prepare` runs first in each process."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=prepare) as pool:
+        layers = Store().layers()
+        whole = list(pool.map(whole_layer, layers, [precision] * len(layers)))
+        for difference in (words for _, _, words in whole if words):
+            raise CannotRun(f"The port itself differs in {precision}, so mutants say nothing: {difference}")
+        reached = {layer: functions for layer, functions, _ in whole}
+        names = [bug.name for bug in bugs]
+        killed = list(pool.map(is_killed, names, [precision] * len(names), [reached] * len(names)))
+    survivors = [name for name, is_found in zip(names, killed, strict=True) if not is_found]
+    made = f"{page.project_in_words()}, {datetime.now(UTC):%Y-%m-%d}"
+    return Killed(sum(killed), len(names), survivors, made)
+
+
+def keep(found: Mapping[str, Killed], path: Path = EVIDENCE) -> None:
+    """Leaves the numbers where the page reads them."""
+    known = {precision: asdict(one) for precision, one in {**kept(path), **found}.items()}
+    write_atomically(path, canonical(known).encode())
+
+
+def kept(path: Path = EVIDENCE) -> dict[str, Killed]:
+    """The numbers of earlier runs, by precision."""
+    if not path.is_file():
+        return {}
+    return {precision: Killed(**numbers) for precision, numbers in json.loads(path.read_bytes()).items()}

@@ -1,0 +1,1 @@
+"""Learning curves on Catch over seeds, with statistics."""

@@ -1,0 +1,1 @@
+"""Training runs of port and original, compared action by action."""

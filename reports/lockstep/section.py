@@ -1,0 +1,194 @@
+"""What lockstep leaves behind: picture, CSV, summary and its section of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from parity.lockstep import Comparison
+from parity.store import canonical, write_atomically
+from reports import page
+from reports.lockstep.verdict import DRIFT_LIMIT, Group, Lived, Verdict, in_words
+
+TITLE = "In lockstep with the original"
+BLUE, ORANGE, GREEN = "#2a78d6", "#d97a1f", "#2e8b57"
+RECORDED_WITH = ("jax", "dm-haiku", "rlax", "distrax", "optax")
+WEIGHTS = {
+    "disco103": "Disco103 (sha256 verified)",
+    "embedded": "the rule in the box, meta-trained here",
+    "actor_critic": "none (actor-critic)",
+}
+
+
+def table(lived: list[Lived]) -> pd.DataFrame:
+    """One row for each step of each life."""
+    parts = []
+    for one in lived:
+        columns: dict[str, Any] = {
+            "life": one.life,
+            "dtype": one.dtype,
+            "step": np.arange(one.port.steps) + 1,
+            "acts_alike": np.arange(one.port.steps) < one.port.together,
+            "loss_difference": one.port.loss,
+            "drift": one.port.drift,
+        }
+        others = one.own if one.wide is None else {**one.own, "in float64": one.wide}
+        for label, other in others.items():
+            name = f"own_{label.replace(' ', '_')}"
+            columns[f"{name}_loss_difference"] = _padded(other.loss, one.port.steps)
+            columns[f"{name}_drift"] = _padded(other.drift, one.port.steps)
+        parts.append(pd.DataFrame(columns))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _padded(values: np.ndarray, steps: int) -> np.ndarray:
+    return np.pad(values[:steps].astype(float), (0, max(0, steps - len(values))), constant_values=np.nan)
+
+
+def figure(groups: list[Group]) -> Figure:
+    """Drift of the parameters step by step: the port's in blue, the original's own beside it."""
+    kinds = list(dict.fromkeys(group.kind for group in groups))
+    dtypes = list(dict.fromkeys(group.dtype for group in groups))
+    drawing = Figure(figsize=(4.6 * len(dtypes), 2.6 * len(kinds) + 0.5), layout="constrained")
+    grid = drawing.subplots(len(kinds), len(dtypes), squeeze=False)
+    for axes in grid.flat:
+        axes.set_visible(False)
+    for group in groups:
+        _panel(grid[kinds.index(group.kind)][dtypes.index(group.dtype)], group)
+    handles = {label: line for axes in grid.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    drawing.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    return drawing
+
+
+def _panel(axes: Any, group: Group) -> None:
+    axes.set_visible(True)
+    for one in group.lived:
+        if one.wide is not None:
+            _line(axes, one.wide, GREEN, "original in float64", 3.0, 9)
+        for other in one.own.values():
+            _line(axes, other, ORANGE, "original, moved by one unit in the last place", 0.9, 5)
+        _line(axes, one.port, BLUE, "port", 1.1, 4)
+    axes.set(yscale="log", xlim=(0, max(one.port.steps for one in group.lived)))
+    axes.set_title(f"{group.kind.replace('_', '-')}, {group.dtype}", fontsize=9, loc="left")
+    axes.set_xlabel("step; a dot at the first different action", fontsize=8)
+    axes.set_ylabel("drift / norm of parameters", fontsize=8)
+    axes.tick_params(labelsize=7)
+    axes.grid(color="#999999", alpha=0.3, lw=0.6)
+
+
+def _line(axes: Any, compared: Comparison, colour: str, label: str, width: float, size: float) -> None:
+    steps = np.arange(compared.steps) + 1
+    drift = np.where(compared.drift > 0, compared.drift, np.nan)  # none before anything is learned
+    axes.plot(steps, drift, color=colour, lw=width, alpha=0.8 if width < 2 else 0.45, label=label)
+    if compared.first is not None:
+        at = compared.first.step
+        axes.plot([at + 1], [drift[at]], "o", color=colour, ms=size)
+
+
+def _first(compared: Comparison) -> dict[str, Any] | None:
+    if compared.first is None:
+        return None
+    step, time, environment, margin = compared.first
+    return {"step": step + 1, "time": time, "environment": environment, "margin": _finite(margin)}
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def summary(verdict: Verdict) -> dict[str, Any]:
+    """The verdict for machines."""
+    return {
+        "verdict": verdict.sentence(),
+        "equal": verdict.is_equal,
+        "drift_limit": DRIFT_LIMIT,
+        "seconds": round(verdict.seconds, 1),
+        "groups": [
+            {
+                "kind": group.kind,
+                "dtype": group.dtype,
+                "equal": group.is_equal,
+                "lives": len(group.lived),
+                "actions": group.actions,
+                "first_different_step": _finite(group.first),
+                "own_first_different_step": _finite(group.own_first),
+                "chance_of_being_earlier": _finite(group.chance),
+                "drift_ratio": _finite(group.ratio),
+                "distance_to_float64": _finite(group.to_truth),
+                "taken_over_every": group.renewed,
+                "learner_steps": [
+                    {name: _finite(x) if isinstance(x, float) else x for name, x in step._asdict().items()}
+                    for step in group.learner_steps
+                ],
+                "worst_loss_difference": group.worst_loss,
+                "sentence": group.sentence(),
+            }
+            for group in verdict.groups
+        ],
+        "lives": [
+            {
+                "tape": one.port.tape,
+                "steps": one.port.steps,
+                "first": _first(one.port),
+                "own_first": {label: _first(other) for label, other in one.own.items()},
+                "drift_ratio": _finite(one.ratio),
+            }
+            for one in verdict.lived
+        ],
+        "not_run": verdict.skipped,
+    }
+
+
+def _provenance(verdict: Verdict, found: Mapping[str, Any], is_live: bool) -> list[tuple[str, str]]:
+    how = "lived here for this run" if is_live else "recorded on tape"
+    kinds = dict.fromkeys(one.kind for one in verdict.lived)
+    packages = ", ".join(f"{name} {found['packages'][name]}" for name in RECORDED_WITH if name in found["packages"])
+    return [
+        ("candidate", "the port, in a closed loop of its own"),
+        ("reference", f"the original, {how}: {found['original']['repository']} at {found['original']['commit']}"),
+        ("recorded with", packages),
+        ("weights", ", ".join(WEIGHTS.get(kind, kind) for kind in kinds)),
+    ]
+
+
+def section_of(
+    verdict: Verdict, origin: Mapping[str, Any], command: str, out: Path, is_live: bool = False
+) -> page.Section:
+    """Writes picture, CSV and summary; returns the section.
+
+    Args:
+        verdict: what was lived.
+        origin: where the original's lives come from, as in a manifest of tapes.
+        command: that makes the section.
+        out: folder for the files.
+        is_live: whether the original lived for this run.
+    """
+    drawing = figure(verdict.groups)
+    out.mkdir(parents=True, exist_ok=True)
+    drawing.savefig(out / "lockstep.png", dpi=130)
+    write_atomically(out / "lockstep.csv", table(list(verdict.lived)).to_csv(index=False).encode())
+    write_atomically(out / "lockstep.json", canonical(summary(verdict)).encode())
+    return page.Section(
+        name="lockstep",
+        title=TITLE,
+        verdict=verdict.sentence(),
+        is_equal=verdict.is_equal,
+        command=command,
+        body=page.render(
+            "lockstep.html.j2",
+            groups=verdict.groups,
+            lived=verdict.lived,
+            skipped=verdict.skipped,
+            limit=DRIFT_LIMIT,
+            image=page.picture(drawing),
+            in_words=in_words,
+        ),
+        provenance=_provenance(verdict, origin, is_live),
+        files=["lockstep.csv", "lockstep.json", "lockstep.png"],
+        badge="in lockstep" if verdict.is_equal else "different",
+    )

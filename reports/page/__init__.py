@@ -1,0 +1,188 @@
+"""The page that ties the reports together: one HTML file, readable without a network and without JavaScript."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import importlib.metadata
+import io
+import json
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from parity.store import write_atomically
+
+HERE = Path(__file__).resolve().parent
+OUT = HERE.parent / "out"
+COMPARED = ("candidate", "reference", "recorded with", "weights")  # stand at the top, once
+LABELS = {"good": "equal", "bad": "different", "beside": "for comparison", "absent": "not run"}
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of the page.
+
+    Attributes:
+        name: anchor on the page.
+        title: heading.
+        verdict: one sentence.
+        is_equal: whether the verdict is good; for one that was not run, whether it can be done without.
+        command: makes this section again.
+        body: HTML.
+        provenance: what was compared with what, as (label, text).
+        files: data behind it, names beside the page.
+        kind: whether it judges, shows another's work, which is no verdict on the candidate, or was not run.
+        badge: the verdict in a word or two; if empty, equal or different.
+    """
+
+    name: str
+    title: str
+    verdict: str
+    is_equal: bool
+    command: str
+    body: Markup
+    provenance: list[tuple[str, str]] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    kind: Literal["judged", "beside", "not run"] = "judged"
+    badge: str = ""
+
+    @property
+    def state(self) -> str:
+        """good, bad, beside or absent."""
+        if self.kind == "judged":
+            return "good" if self.is_equal else "bad"
+        return "beside" if self.kind == "beside" else "absent"
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether it should have run, and could not."""
+        return self.kind == "not run" and not self.is_equal
+
+    @property
+    def label(self) -> str:
+        """The word on its badge."""
+        return self.badge or LABELS[self.state]
+
+
+def not_run(name: str, title: str, command: str, reason: str) -> Section:
+    """A section that says why it is not there."""
+    return Section(name, title, f"Could not run here. {reason}", False, command, Markup(), kind="not run")
+
+
+def in_one_line(sections: Sequence[Section]) -> tuple[str, str]:
+    """The verdict over all sections: its state and its words."""
+    judged = [section for section in sections if section.kind == "judged"]
+    bad = [f"{section.title} ({section.label})" for section in judged if section.state == "bad"]
+    absent = [section.title for section in sections if section.state == "absent"]
+    missing = f" Not run: {', '.join(absent)}." if absent else ""
+    if bad:
+        count = f"{len(bad)} of {len(judged)} verdicts {'is' if len(bad) == 1 else 'are'}"
+        return "bad", f"{count if len(judged) > 1 else 'The verdict is'} bad: {', '.join(bad)}.{missing}"
+    if not judged:
+        return "absent", f"Nothing was judged.{missing}"
+    count = f"All {len(judged)} verdicts are" if len(judged) > 1 else "The verdict is"
+    state = "absent" if any(section.is_missed for section in sections) else "good"
+    return state, f"{count} good: no difference from the original was found.{missing}"
+
+
+def environment() -> Environment:
+    """Templates of this folder; a name that is not given is an error."""
+    made = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["with_code"] = with_code
+    return made
+
+
+def with_code(text: str) -> Markup:
+    """A sentence as HTML; what stands in backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def render(template: str, **values: Any) -> Markup:
+    """A template filled in."""
+    return Markup(environment().get_template(template).render(**values))
+
+
+def picture(figure: Any) -> str:
+    """A figure as an SVG that stands in the page itself, without a background: the page has a dark one, too."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
+    return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def reference_in_words() -> str:
+    """Which original is on this machine."""
+    identity = importlib.import_module("reference.identity")
+    return str(identity.describe())
+
+
+def project_in_words() -> str:
+    """Version and commit of this project."""
+    try:
+        words = f"disco-parity {importlib.metadata.version('disco-parity')}"
+    except importlib.metadata.PackageNotFoundError:
+        words = "disco-parity"
+    if not (HERE.parents[1] / ".git").exists():
+        return words
+    git = ["git", "-C", str(HERE.parents[1])]
+    try:
+        commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+        changes = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return words
+    return f"{words}, commit {commit.stdout.strip()}{' with changes' if changes.stdout.strip() else ''}"
+
+
+def versions() -> list[tuple[str, str]]:
+    """Versions of what computed, where and when."""
+    found = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "numpy", "scipy")]
+    return [
+        ("versions here", ", ".join([f"Python {platform.python_version()}", *found])),
+        ("installed", reference_in_words()),
+        ("this project", project_in_words()),
+        ("made", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, on {os.cpu_count()} cores of {platform.machine()}"),
+    ]
+
+
+def compared(sections: Sequence[Section]) -> list[tuple[str, str]]:
+    """What was compared with what: of each label what the first section that judges says."""
+    found: dict[str, str] = {}
+    for section in sorted(sections, key=lambda section: section.kind != "judged"):
+        for label, text in section.provenance:
+            if label in COMPARED:
+                found.setdefault(label, text)
+    return [(label, found[label]) for label in COMPARED if label in found]
+
+
+def write(sections: Sequence[Section], out: Path) -> Path:
+    """Writes `index.html` and returns its path."""
+    state, verdict = in_one_line(sections)
+    rows = [*compared(sections), *versions()]
+    html = render("page.html.j2", sections=sections, state=state, verdict=verdict, compared=rows)
+    path = out / "index.html"
+    write_atomically(path, html.encode())
+    return path
+
+
+def as_json(sections: Sequence[Section]) -> bytes:
+    """The verdicts for machines."""
+    rows = [
+        {"section": s.name, "equal": s.is_equal, "state": s.label, "verdict": s.verdict, "files": s.files}
+        for s in sections
+    ]
+    return (json.dumps(rows, indent=1) + "\n").encode()

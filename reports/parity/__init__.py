@@ -1,0 +1,1 @@
+"""The parity table, its pictures and their data."""

@@ -1,0 +1,240 @@
+"""`python -m reports.parity`: the parity table and its picture, with all rows as CSV and JSON.
+
+Example:
+    python -m reports.parity --impl port --out reports/out
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.progress import track
+
+from parity.calibration import recorded
+from parity.check import Outcome, WeightsMissing, check_layer, disco103, kinds_judged
+from parity.check import load as load_case
+from parity.compare import Row
+from parity.implementation import CannotRun, load
+from parity.store import FixtureError, Golden, Store, write_atomically
+from parity.table import COLUMNS, LayerSummary, notebooks_in_words, summarise
+from parity.tolerance import PRECISIONS, UNINFORMATIVE, C, scale_of, tolerance, uninformative
+from reports import page
+from reports.parity import sigmas
+
+TITLE = "Layer by layer"
+COLOURS = dict(zip(COLUMNS, ("#2a78d6", "#7a4fc4", "#d97a1f", "#2e8b57"), strict=True))
+LABELS = {(kind, dtype): f"{'VJPs' if kind == 'vjp' else 'values'}, {dtype}" for kind, dtype in COLUMNS}
+RECORDED_WITH = ("jax", "dm-haiku", "rlax", "distrax", "optax")
+FURTHEST = C + 2.0  # sigmas: where the picture ends; what is off by more stands there
+
+
+class Spread(NamedTuple):
+    """Tolerances of many elements relative to their outputs' scales."""
+
+    median: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What the rule allows in the cases of one layer.
+
+    Attributes:
+        tolerances: by kind and precision.
+        elements: numbers in all outputs and VJPs.
+        silent: of these, how many say nothing: rounding alone moves them by too much.
+    """
+
+    tolerances: dict[tuple[str, str], Spread]
+    elements: int
+    silent: int
+
+
+def run(implementation_name: str) -> tuple[Store, Any, Outcome]:
+    """Compares every layer."""
+    store, implementation, outcome = Store(), load(implementation_name), Outcome()
+    for layer in track(store.layers(), "comparing", console=Console(stderr=True), transient=True):
+        check_layer(store, implementation, layer, outcome)
+    return store, implementation, outcome
+
+
+def what_is_allowed(store: Store, layer: str) -> Allowed:
+    """Tolerances of all elements of a layer, and how many elements say nothing."""
+    relative: dict[tuple[str, str], list[np.ndarray]] = {}
+    elements = silent = 0
+    for golden in _goldens(store, layer):
+        for kind in ("value", "vjp"):
+            for name, truth in golden.truth(kind).items():
+                elements += truth.size
+                silent += int(uninformative(truth, golden.sigma(kind, name, PRECISIONS["float64"])).sum())
+        for kind, dtype in COLUMNS:
+            if kind in kinds_judged(golden, dtype):
+                relative.setdefault((kind, dtype), []).extend(_relative_tolerances(golden, kind, PRECISIONS[dtype]))
+    every = {column: np.concatenate(parts) for column, parts in relative.items() if parts}
+    spreads = {column: Spread(float(np.median(x)), float(x.max())) for column, x in every.items()}
+    return Allowed(spreads, elements, silent)
+
+
+def _goldens(store: Store, layer: str) -> Iterator[Golden]:
+    for case in store.cases(layer):
+        with contextlib.suppress(WeightsMissing):
+            yield load_case(store, layer, case)
+
+
+def _relative_tolerances(golden: Golden, kind: str, bits: int) -> Iterator[np.ndarray]:
+    for name, truth in golden.truth(kind).items():
+        scale = scale_of(truth)
+        if truth.dtype.kind == "f" and scale:
+            yield (tolerance(golden.sigma(kind, name, bits), scale, bits) / scale).reshape(-1)
+
+
+def figure(summaries: list[LayerSummary], allowed: dict[str, Allowed]) -> Figure:
+    """Each layer's worst error in sigmas, and its tolerances relative to the scale, in data-flow order."""
+    drawing = Figure(figsize=(8.5, 0.17 * len(summaries) + 1.1), layout="constrained")
+    errors, tolerances = drawing.subplots(1, 2, sharey=True)
+    for place, column in enumerate(COLUMNS):
+        style: dict[str, Any] = {"ls": "", "color": COLOURS[column]}
+        at = {s.layer: i + 0.2 * (place - 1.5) for i, s in enumerate(summaries)}
+        worst = [(min(row.sigmas, FURTHEST), at[s.layer]) for s in summaries if (row := s.worst.get(column))]
+        known = [(spread, at[layer]) for layer, one in allowed.items() if (spread := one.tolerances.get(column))]
+        errors.plot([x for x, _ in worst], [i for _, i in worst], marker="o", ms=3, label=LABELS[column], **style)
+        tolerances.plot([x.median for x, _ in known], [i for _, i in known], marker="o", ms=3, **style)
+        tolerances.plot([x.largest for x, _ in known], [i for _, i in known], marker="|", ms=5, **style)
+    errors.axvline(C, color="#c0392b", lw=1)
+    errors.set(xlim=(-0.2, FURTHEST + 0.2), ylim=(len(summaries), -1))
+    errors.set_xlabel(f"worst error in sigmas (red: the limit; {FURTHEST:g} stands for more)", fontsize=8)
+    errors.set_yticks(range(len(summaries)), [s.layer for s in summaries], fontsize=7)
+    tolerances.set(xscale="log")
+    tolerances.set_xlabel("tolerance / scale (dot: median; bar: largest)", fontsize=8)
+    for axes in (errors, tolerances):
+        axes.grid(axis="x", color="#999999", alpha=0.3, lw=0.6)
+    drawing.legend(loc="outside upper center", ncols=4, frameon=False, fontsize=8)
+    return drawing
+
+
+def layer_rows(summaries: list[LayerSummary], allowed: dict[str, Allowed]) -> list[dict[str, Any]]:
+    """The numbers in the picture: for each layer its worst errors, and what the rule allows."""
+    found = []
+    for s in summaries:
+        numbers: dict[str, Any] = {"layer": s.layer, "cases": s.cases, "comparisons": s.comparisons}
+        for (kind, dtype), row in s.worst.items():
+            numbers[f"{kind}_{dtype}_of_scale"] = None if row is None else row.max_rel
+            numbers[f"{kind}_{dtype}_sigmas"] = None if row is None else row.sigmas
+            numbers[f"{kind}_{dtype}_of_tolerance"] = None if row is None else row.ratio
+        for (kind, dtype), spread in allowed[s.layer].tolerances.items():
+            numbers[f"{kind}_{dtype}_median_tolerance"] = spread.median
+            numbers[f"{kind}_{dtype}_largest_tolerance"] = spread.largest
+        counts = {"elements": allowed[s.layer].elements, "say_nothing": allowed[s.layer].silent}
+        found.append({**numbers, **counts, "precision_seen": s.seen, "different": s.different})
+    return found
+
+
+def write_data(rows: list[Row], tables: dict[str, pd.DataFrame], drawings: dict[str, Figure], out: Path) -> list[str]:
+    """Writes the rows, the tables as CSV and the pictures; returns the names of the files."""
+    records = [row.as_json() for row in rows]
+    write_atomically(out / "parity.json", (json.dumps(records, indent=1) + "\n").encode())
+    for name, frame in {**tables, "parity.csv": pd.DataFrame(records)}.items():
+        write_atomically(out / name, frame.to_csv(index=False).encode())
+    for name, drawing in drawings.items():
+        drawing.savefig(out / name, dpi=130)
+    return [*tables, "parity.csv", "parity.json", *drawings]
+
+
+def weights_in_words(outcome: Outcome) -> str:
+    """Which meta-parameters the cases used."""
+    if outcome.skipped:
+        return f"made from seeds; {len(outcome.skipped)} cases that need Disco103 were not run: no file was found"
+    try:
+        disco103()
+        return "made from seeds, and Disco103 (sha256 verified)"
+    except WeightsMissing:
+        return "made from seeds"
+
+
+def verdict(outcome: Outcome) -> str:
+    """One sentence."""
+    layers, bad = len({row.layer for row in outcome.rows}), len(outcome.different)
+    compared = f"{layers} layers, {len(outcome.rows):,} comparisons"
+    largest = max((row.sigmas for row in outcome.rows), default=0.0)
+    equal = f"all equal, the largest error {largest:.2g} of {C:g} sigmas"
+    said = f"{compared}: {f'{bad:,} different' if bad else equal}"
+    return f"{said}; {len(outcome.not_provided)} layers not provided" if outcome.not_provided else said
+
+
+def section(implementation_name: str, out: Path) -> page.Section:
+    """The section of the page."""
+    store, implementation, outcome = run(implementation_name)
+    summaries = summarise(outcome.rows)
+    allowed = {s.layer: what_is_allowed(store, s.layer) for s in summaries}
+    calibration = sigmas.of_held(recorded(store.root))
+    series = [*sigmas.of_rows(implementation_name, outcome.rows), *calibration]
+    drawings = {"parity.png": figure(summaries, allowed), "calibration.png": sigmas.figure(series)}
+    layers = pd.DataFrame(layer_rows(summaries, allowed))
+    tables = {"parity_layers.csv": layers, "calibration.csv": sigmas.table(series)}
+    original, packages = store.manifest["original"], store.manifest["packages"]
+    body = page.render(
+        "parity.html.j2",
+        summaries=summaries,
+        allowed=allowed,
+        elements=sum(one.elements for one in allowed.values()),
+        silent=sum(one.silent for one in allowed.values()),
+        columns=COLUMNS,
+        labels=LABELS,
+        limit=C,
+        uninformative=UNINFORMATIVE,
+        image=page.picture(drawings["parity.png"]),
+        distribution=page.picture(drawings["calibration.png"]),
+        series=series,
+        is_calibrated=bool(calibration),
+        different=outcome.different[:40],
+        skipped=outcome.skipped,
+        not_provided=outcome.not_provided,
+    )
+    return page.Section(
+        name="parity",
+        title=TITLE,
+        verdict=f"{implementation.name}: {verdict(outcome)}.",
+        is_equal=not outcome.different,
+        command=f"python -m reports.parity --impl {implementation_name}",
+        body=body,
+        provenance=[
+            ("candidate", f"{implementation.name} ({implementation.description})"),
+            ("reference", f"the original, recorded: {original['repository']} at {original['commit']}"),
+            ("of which", notebooks_in_words(store.layers())),
+            ("recorded with", ", ".join(f"{name} {packages[name]}" for name in RECORDED_WITH)),
+            ("weights", weights_in_words(outcome)),
+        ],
+        files=write_data(outcome.rows, tables, drawings, out),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 equal, 1 different, 2 could not run."""
+    parser = argparse.ArgumentParser(
+        prog="python -m reports.parity", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--impl", default="port", metavar="NAME", help="implementation to compare (default: port)")
+    parser.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the verdict for machines")
+    args = parser.parse_args(arguments)
+    try:
+        made = section(args.impl, args.out)
+    except (CannotRun, FixtureError) as error:
+        print(f"reports.parity: {error}", file=sys.stderr)
+        return 2
+    path = page.write([made], args.out)
+    if args.json:
+        write_atomically(args.json, page.as_json([made]))
+    print(f"{made.verdict}\nThe page is {path}")
+    return 0 if made.is_equal else 1

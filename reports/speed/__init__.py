@@ -1,0 +1,1 @@
+"""Timings of the port, the original and disco-torch in one run."""

@@ -1,0 +1,345 @@
+"""`python -m reports.speed`: how fast the port is, beside the original and disco-torch where they are installed.
+
+Learner step, actor, meta-update and a whole Catch run at the setting of the original's `eval` notebook (B = 64, T = 28,
+2 environments) and the size of Disco103; the meta-update at the size of its `meta_train` notebook. Each implementation
+works in a process of its own, all with the same number of threads, on the same batch and the same weights, in turns.
+Times are on the clock; processor time stands beside them. Without the original, the port's figures stand alone.
+
+On Catch many states of a batch show the same, and the port computes what they share once; so the learner step is timed
+on a batch in which no two observations are alike, too.
+
+Example:
+    python -m reports.speed --json speed.json
+    python -m reports.speed --only learner_step --repeats 21 --json -
+    python -m reports.speed --quick
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from parity.implementation import CannotRun
+from parity.side_by_side import cores
+from parity.store import write_atomically
+from reports import page
+from reports.speed import port as speed_port
+from reports.speed import workload
+from reports.speed.section import TITLE as TITLE
+from reports.speed.section import section_of, terminal_table
+from reports.speed.summary import ORIGINAL, PORT, RUN_STEPS, TITLES, Found, Growth, Timing, in_words
+from reports.speed.worker import Worker
+from reports.speed.workload import Sample, Work
+
+TASKS = ("learner_step", "actor_unroll", "meta_update", "catch_run")
+MANY_ENVS = 4096
+ENDLESS = 10**9
+GROWTH = {"T": (7, 14, 28, 56), "B": (16, 32, 64, 128), "A": (3, 6, 12, 24), "board": (8, 16, 32, 64)}
+QUICK_GROWTH = {axis: values[1:3] if axis in "TB" else values[:2] for axis, values in GROWTH.items()}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure.
+
+    Attributes:
+        tasks: which.
+        names: implementations, the port first.
+        repeats: rounds.
+        threads: of each implementation.
+        growth: sizes by axis at which the port's learner step is timed; empty for none.
+        is_quick: whether what compiles for minutes is left out.
+    """
+
+    tasks: Sequence[str] = TASKS
+    names: Sequence[str] = (PORT,)
+    repeats: int = 11
+    threads: int = 1
+    growth: Mapping[str, Sequence[int]] | None = None
+    is_quick: bool = False
+
+    def names_for(self, task: str) -> list[str]:
+        """Implementations of a task; the original's meta-update compiles for minutes, its others for seconds."""
+        alone = self.is_quick and task in ("meta_update", "catch_run", "actor_unroll_4096")
+        return [name for name in self.names if name != ORIGINAL or not alone]
+
+
+def say(words: str) -> None:
+    """Tells what is going on."""
+    print(words, file=sys.stderr, flush=True)
+
+
+def installed() -> tuple[list[str], dict[str, str]]:
+    """Implementations that can be timed here, the port first; and why others cannot."""
+    names, absent = [PORT], {}
+    identity = importlib.import_module("reference.identity").identify()
+    if identity.is_runnable and importlib.util.find_spec("jax"):
+        names.append(ORIGINAL)
+    else:
+        absent[ORIGINAL] = identity.message if not identity.is_runnable else "JAX is not installed; `make original`."
+    if importlib.util.find_spec("disco_torch"):
+        names.append("disco_torch")
+    else:
+        absent["disco_torch"] = "It is not installed; `pip install --no-deps disco-torch==0.4.0` brings it."
+    return names, absent
+
+
+def weights_for(folder: Path) -> tuple[Path, str]:
+    """Disco103 where it is at hand; else random weights of its size, which cost the same."""
+    reference = importlib.import_module("reference.weights")
+    try:
+        return reference.find_weights(download=False).path, "Disco103 (sha256 verified)"
+    except reference.WeightsError:
+        from port import MetaNetConfig, init, weights
+        from port.meta_train.population import DTYPE, generator
+
+        path = folder / "weights.npz"
+        weights.save_npz(path, init.init_meta_params(MetaNetConfig(), generator(0, "meta_params"), DTYPE))
+        return path, "random ones of Disco103's size, which cost the same (Disco103 itself is not on this machine)"
+
+
+def make_work(file: Path, num_actions: int = workload.CATCH_ACTIONS, **loop: int) -> Work:
+    """The evaluation's work, but for what is changed."""
+    setting = workload.evaluation(file, None, **loop)
+    work = Work(setting, num_actions)
+    return replace(
+        work, params=speed_port.initial_params(work), rollout=workload.batch(setting, num_actions, work.seed)
+    )
+
+
+def grown(file: Path, axis: str, value: int) -> Work:
+    """The evaluation's work with one size changed."""
+    if axis == "A":
+        return make_work(file, value)
+    changes = {"T": {"rollout_length": value + 1}, "B": {"batch_size": value}, "board": {"rows": value}}[axis]
+    return make_work(file, **changes, **({"columns": value} if axis == "board" else {}))
+
+
+@contextmanager
+def started(names: Sequence[str], threads: int, not_run: dict[str, str]) -> Iterator[dict[str, Worker]]:
+    """A worker for each implementation; what does not start is told in `not_run`, unless it is the port."""
+    workers: dict[str, Worker] = {}
+    try:
+        for name in names:
+            with told(name, not_run):
+                workers[name] = Worker(name, threads)
+        yield workers
+    finally:
+        for worker in workers.values():
+            worker.close()
+
+
+@contextmanager
+def told(name: str, not_run: dict[str, str]) -> Iterator[None]:
+    """Without the port there is nothing to tell; without another, why."""
+    try:
+        yield
+    except CannotRun as error:
+        if name == PORT:
+            raise
+        not_run[name] = str(error)
+
+
+def prepared(workers: dict[str, Any], task: str, work: Work, not_run: dict[str, str]) -> dict[str, float]:
+    """Makes everyone ready; seconds of the first calls. Whoever has no such task leaves."""
+    first = {}
+    for name in list(workers):
+        with told(name, not_run):
+            seconds = workers[name].ask("prepare", "task", task, work)
+            if seconds is not None:
+                first[name] = seconds
+    return first
+
+
+def in_turns(workers: Mapping[str, Any], keys: Sequence[tuple[str, str]], rounds: int) -> dict[Any, list[Sample]]:
+    """Samples by (implementation, key): in each round everyone once, each round begun by another."""
+    found: dict[Any, list[Sample]] = {key: [] for key in keys}
+    for i in range(rounds):
+        shift = i % len(keys)
+        for name, key in [*keys[shift:], *keys[:shift]]:
+            found[name, key].append(workers[name].ask("measure", key))
+    return found
+
+
+def of_task(found: Mapping[Any, list[Sample]]) -> dict[str, list[Sample]]:
+    """Samples of the task itself, by implementation."""
+    return {name: samples for (name, key), samples in found.items() if key == "task"}
+
+
+def time_task(plan: Plan, task: str, label: str, work: Work) -> Timing:
+    """A task in turns."""
+    not_run: dict[str, str] = {}
+    with started(plan.names_for(label), plan.threads, not_run) as workers:
+        first = prepared(workers, task, work, not_run)
+        keys = [(name, "task") for name in first]
+        in_turns(workers, keys, 1)  # a first round that does not count
+        samples = of_task(in_turns(workers, keys, plan.repeats))
+        is_actor = task == "actor_unroll"
+        frames = work.setting.loop["rollout_length"] * work.num_envs if is_actor else 0
+        counted = {"actor_unroll": "policy_flops", "learner_step": "flops"}.get(task)
+        flops = workers[PORT].ask("tell", counted, work) if counted else 0
+    return Timing(label, samples, first, not_run, frames, flops)
+
+
+def time_learner(plan: Plan, work: Work) -> tuple[Timing, list[Sample], list[dict[str, float]]]:
+    """The learner step, in turns with a large matrix product; and the port's by stage."""
+    not_run: dict[str, str] = {}
+    with started(plan.names_for("learner_step"), plan.threads, not_run) as workers:
+        first = prepared(workers, "learner_step", work, not_run)
+        workers[PORT].ask("prepare", "matmul", "matmul", work)
+        keys = [*((name, "task") for name in first), (PORT, "matmul")]
+        in_turns(workers, keys, 1)
+        found = in_turns(workers, keys, plan.repeats)
+        flops = workers[PORT].ask("tell", "flops", work)
+        stages = workers[PORT].ask("tell", "stages", work, plan.repeats)
+    return Timing("learner_step", of_task(found), first, not_run, flops=flops), found[PORT, "matmul"], stages
+
+
+def time_run(plan: Plan, work: Work) -> Timing:
+    """Steps of a whole run in turns: while the buffer fills, the first that learns, and then as many as asked for."""
+    loop = work.setting.loop
+    fills = loop["batch_size"] // work.num_envs - 1
+    endless = replace(work, setting=replace(work.setting, loop={**loop, "num_steps": ENDLESS}), rollout={})
+    not_run: dict[str, str] = {}
+    with started(plan.names_for("catch_run"), plan.threads, not_run) as workers:
+        first = prepared(workers, "catch_run", endless, not_run)
+        keys = [(name, "task") for name in first]
+        filling = of_task(in_turns(workers, keys, fills - 1))  # making ready took the first of them
+        compiling = of_task(in_turns(workers, keys, 1))
+        first = {name: seconds + compiling[name][0].wall for name, seconds in first.items()}
+        samples = of_task(in_turns(workers, keys, plan.repeats))
+        megabytes = {name: workers[name].ask("memory") for name in first}
+    run = Timing("catch_run", samples, first, not_run, megabytes=megabytes)
+    return replace(run, filling=filling, steps_filling=fills, steps=RUN_STEPS)
+
+
+def time_growth(plan: Plan, file: Path) -> list[Growth]:
+    """The port's learner step with one size changed at a time, all sizes in turns."""
+    places = [(axis, value) for axis, values in (plan.growth or {}).items() for value in values]
+    if not places:
+        return []
+    with started([PORT], plan.threads, {}) as workers:
+        port, flops = workers[PORT], {}
+        for axis, value in places:
+            work = grown(file, axis, value)
+            port.ask("prepare", f"{axis} {value}", "learner_step", work)
+            flops[axis, value] = port.ask("tell", "flops", work)
+        found = in_turns(workers, [(PORT, f"{axis} {value}") for axis, value in places], max(2, plan.repeats // 2))
+    return [Growth(axis, v, PORT, found[PORT, f"{axis} {v}"], flops[axis, v]) for axis, v in places]
+
+
+def load() -> str:
+    """The machine's load over the last minute."""
+    return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
+
+
+def run(plan: Plan, absent: Mapping[str, str]) -> Found:
+    """Measures all of a plan."""
+    before, timings, matmul, stages = load(), dict[str, Timing](), list[Sample](), list[dict[str, float]]()
+    with tempfile.TemporaryDirectory() as folder:
+        file, words = weights_for(Path(folder))
+        work = make_work(file)
+        for task in plan.tasks:
+            say(f"{TITLES[task]}: {', '.join(plan.names_for(task))}; the first calls compile")
+            if task == "learner_step":
+                timings[task], matmul, stages = time_learner(plan, work)
+                other = f"{task}_different"
+                timings[other] = time_task(plan, task, other, workload.all_different(work))
+            elif task == "catch_run":
+                timings[task] = time_run(plan, work)
+            else:
+                timings[task] = time_task(plan, task, task, work)
+            if task == "actor_unroll":
+                many = f"{task}_{MANY_ENVS}"
+                timings[many] = time_task(plan, task, many, workload.acting(work, MANY_ENVS))
+        growth = time_growth(plan, file)
+    loop = work.setting.loop
+    machine = {
+        "threads": plan.threads,
+        "processors": os.cpu_count(),
+        "load_before": before,
+        "load_after": load(),
+        "rounds": plan.repeats,
+        "size": f"T = {loop['rollout_length'] - 1}, B = {loop['batch_size']}, {work.num_envs} environments, 8x8 Catch",
+    }
+    return Found(timings, matmul, 2 * speed_port.MATMUL_SIZE**3, stages, growth, machine, words, absent)
+
+
+def section(implementation_name: str, out: Path) -> page.Section:
+    """The section of the page, quick; the port is timed whatever is reported on."""
+    names, absent = installed()
+    plan = quick(Plan(names=names, threads=cores()))
+    return section_of(run(plan, absent), "python -m reports.speed --quick", out)
+
+
+def quick(plan: Plan) -> Plan:
+    """The same in about a minute: fewer rounds and sizes, no meta-update, and what compiles long for the port alone."""
+    tasks = [task for task in plan.tasks if task != "meta_update"] or plan.tasks
+    return replace(plan, tasks=tasks, repeats=min(plan.repeats, 5), growth=QUICK_GROWTH, is_quick=True)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        prog="python -m reports.speed", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("--only", action="append", choices=TASKS, metavar="TASK", help=f"only this: {', '.join(TASKS)}")
+    made.add_argument("--impl", action="append", metavar="NAME", help="beside the port (default: all installed)")
+    made.add_argument("--compile", action="store_true", help="the port with torch.compile as well")
+    made.add_argument("--repeats", type=int, default=11, metavar="N", help="rounds (11)")
+    made.add_argument("--threads", type=int, default=cores(), metavar="N", help="of each (default: all processors)")
+    made.add_argument("--quick", action="store_true", help="in about a minute")
+    made.add_argument("--no-growth", action="store_true", help="without the learner step at other sizes")
+    made.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
+    made.add_argument("--json", metavar="FILE", help="write the figures for machines; - for stdout")
+    return made
+
+
+def chosen_plan(args: argparse.Namespace) -> tuple[Plan, dict[str, str]]:
+    """The plan that the options ask for, and what is not installed."""
+    if args.repeats < 1 or args.threads < 1:
+        raise CannotRun("--repeats and --threads take at least 1.")
+    names, absent = installed()
+    if args.impl:
+        missing = [name for name in args.impl if name in absent]
+        if missing:
+            raise CannotRun(f"{missing[0]} cannot be timed here. {absent[missing[0]]}")
+        names, absent = list(dict.fromkeys([PORT, *args.impl])), {}
+    names += ["port_compiled"] if args.compile else []
+    has_growth = not args.no_growth and (not args.only or "learner_step" in args.only)
+    plan = Plan(args.only or TASKS, names, args.repeats, args.threads, GROWTH if has_growth else None)
+    return replace(quick(plan), growth=QUICK_GROWTH if has_growth else None) if args.quick else plan, absent
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 done and every goal that was measured is reached, 1 one is not, 2 could not run."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    args = parser().parse_args(given)
+    try:
+        found = run(*chosen_plan(args))
+    except CannotRun as error:
+        print(f"reports.speed: {error}", file=sys.stderr)
+        return 2
+    text = json.dumps(found.as_json(), indent=1)
+    made = section_of(found, " ".join(["python -m reports.speed", *given]), args.out)
+    path = page.write([made], args.out)
+    if args.json == "-":
+        print(text)
+    else:
+        Console(width=120 if not sys.stdout.isatty() else None).print(terminal_table(found))
+        print(f"{in_words(found)}\nThe page is {path}")
+    if args.json and args.json != "-":
+        write_atomically(Path(args.json), (text + "\n").encode())
+    return 0 if all(goal.is_reached for goal in found.goals()) else 1
