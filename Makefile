@@ -14,7 +14,7 @@ PAGE := reports/out/index.html
 PAGE_INPUTS = requirements.lock pyproject.toml $(wildcard .venv/lib/python*/site-packages/disco_rl-*.dist-info/RECORD) \
   $(shell find fixtures parity port reference reports \( -name out -o -name __pycache__ -o -name screenshot.png \) -prune -o -type f -print 2>/dev/null)
 
-# Threads that spin while they wait keep others from working: see port/threads.py.
+# Threads that spin while they wait keep others from working: see port/fast/omp.py.
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help

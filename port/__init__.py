@@ -6,7 +6,7 @@ state = agent.initial_learner_state(torch.Generator().manual_seed(0), torch.floa
 state, logs = agent.learner_step(rollout, state, meta_params)
 """
 
-from port import threads as threads  # before torch is loaded
+import port.fast.omp  # noqa: F401 - before torch is loaded
 from port.agent import Agent
 from port.config import (
     ActorCriticConfig,
@@ -22,10 +22,10 @@ from port.config import (
     get_settings_disco,
     rule_config,
 )
-from port.init import init_agent_params, init_meta_params
 from port.input_option import InputOption, TransformConfig, disco_input_option
-from port.networks import MlpNetwork, ModuleNetwork, Network, WithHeads
-from port.training import CatchWorld, GymWorld, Report, Step, StepFunctions, TrainConfig, Trainer, World, load_rule
+from port.network import MlpNetwork, ModuleNetwork, Network, WithHeads
+from port.networks.init import init_agent_params, init_meta_params
+from port.train import CatchWorld, GymWorld, Report, Step, StepFunctions, TrainConfig, Trainer, World, load_rule
 from port.types import (
     ActorCriticState,
     ActorTimestep,
@@ -40,7 +40,7 @@ from port.types import (
     Timestep,
     ValueOuts,
 )
-from port.update_rule import UpdateRule
+from port.update_rules.base import UpdateRule
 from port.weights import load_agent_params, load_npz, save_agent_params, save_npz
 
 __all__ = [

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from port import distributed, names, ops, optim, pieces, rollout_checks, rules
-from port.agent_net import Learned
+from port import distributed, ops, optimizers, rollout_checks, update_rules
 from port.config import AgentConfig, DiscoConfig, is_size
 from port.distributed import Averaging
-from port.names import ObsSpec
-from port.networks import MlpNetwork, Network
+from port.fast import parallel
+from port.network import MlpNetwork, Network
+from port.networks import param_names
+from port.networks.agent_net import Learned
+from port.networks.param_names import ObsSpec
 from port.types import (
     ActorTimestep,
     AdamState,
@@ -104,12 +106,12 @@ class Agent:
         """
         if num_actions < 1:
             raise ValueError(f"An agent needs at least one action; got {num_actions}.")
-        if not (is_size(num_actions) and is_size(names.observation_size(obs_spec))):
+        if not (is_size(num_actions) and is_size(param_names.observation_size(obs_spec))):
             raise ValueError(f"An agent needs observations and actions; got {obs_spec} and {num_actions}.")
         self.config, self.obs_spec, self.num_actions = config, obs_spec, num_actions
         self.network = network or MlpNetwork(config, obs_spec, num_actions)
         self.averaging = averaging
-        self.rule = rules.make(config, self.network.unroll, averaging)
+        self.rule = update_rules.make(config, self.network.unroll, averaging)
         self.shapes = self.network.shapes
 
     def initial_learner_state(self, generator: torch.Generator, dtype: torch.dtype) -> LearnerState:
@@ -121,8 +123,8 @@ class Agent:
 
     def learner_state(self, params: Params) -> LearnerState:
         """The state of a learner that starts from the given parameters."""
-        names.check_shapes(params, self.shapes, "agent's parameters")
-        return LearnerState(params, optim.init_adam(params), self.rule.init_meta_state(params))
+        param_names.check_shapes(params, self.shapes, "agent's parameters")
+        return LearnerState(params, optimizers.init_adam(params), self.rule.init_meta_state(params))
 
     @torch.no_grad()
     def actor_step(self, params: Params, timestep: Timestep, gumbel_noise: Tensor) -> ActorTimestep:
@@ -138,7 +140,7 @@ class Agent:
 
         Reference: disco_rl/agent.py::Agent.actor_step
         """
-        names.check_shapes(params, self.shapes, "agent's parameters")
+        param_names.check_shapes(params, self.shapes, "agent's parameters")
         outs = self.network.step(params, timestep.observation)
         return ActorTimestep(
             observations=timestep.observation,
@@ -260,7 +262,7 @@ class Agent:
         self.rule.check_meta_params(meta_params)
         rollout_checks.check_dtypes(rollout, state.params, meta_params)
         is_on_cpu = next(iter(state.params.values())).device.type == "cpu"
-        with pieces.team() if is_on_cpu and self._learns_fast and not is_meta_training else nullcontext():
+        with parallel.team() if is_on_cpu and self._learns_fast and not is_meta_training else nullcontext():
             return self._learn(rollout, state, meta_params, is_meta_training, value_out)
 
     def _learn(
@@ -286,8 +288,8 @@ class Agent:
                 grads, logs = self._loss_and_grads_of(params, rollout, meta_out, agent_out, learned)
             grads = distributed.averaged_params(self.averaging, grads)
             new_params, updates, opt_state = self._updated(params, grads, state.opt_state)
-            logs["global_gradient_norm"] = optim.global_norm(grads)
-            logs["global_update_norm"] = optim.global_norm(updates)
+            logs["global_gradient_norm"] = optimizers.global_norm(grads)
+            logs["global_update_norm"] = optimizers.global_norm(updates)
             logs["meta_out"] = meta_out
         return LearnerState(new_params, opt_state, meta_state), logs
 
@@ -296,12 +298,12 @@ class Agent:
 
         def update(names: Sequence[str]) -> tuple[Params, Params, AdamState]:
             own, of, mu, nu = ({name: x[name] for name in names} for x in (params, grads, state.mu, state.nu))
-            directions, moved = optim.adam_sg(of, AdamState(state.count, mu, nu))
-            updates = optim.clip_and_scale(directions, self.config.max_abs_update, self.config.learning_rate)
-            return optim.apply_updates(own, updates), updates, moved
+            directions, moved = optimizers.adam_sg(of, AdamState(state.count, mu, nu))
+            updates = optimizers.clip_and_scale(directions, self.config.max_abs_update, self.config.learning_rate)
+            return optimizers.apply_updates(own, updates), updates, moved
 
-        shares = pieces.shares({name: p.numel() for name, p in params.items()})
-        done = list(pieces.side_by_side({i: partial(update, names) for i, names in enumerate(shares)}).values())
+        shares = parallel.shares({name: p.numel() for name, p in params.items()})
+        done = list(parallel.side_by_side({i: partial(update, names) for i, names in enumerate(shares)}).values())
         new_params, updates, moved = zip(*done, strict=True)
         mu, nu = (_merged([getattr(x, field) for x in moved], params) for field in ("mu", "nu"))
         return _merged(new_params, params), _merged(updates, params), AdamState(moved[0].count, mu, nu)
@@ -328,9 +330,9 @@ class Agent:
             raise TypeError(
                 f"The state is {type(state).__name__}; give what initial_learner_state or the last step gave."
             )
-        names.check_shapes(state.params, self.shapes, "agent's parameters")
+        param_names.check_shapes(state.params, self.shapes, "agent's parameters")
         if not isinstance(state.opt_state, AdamState):
             raise TypeError(f"The optimiser's state is {type(state.opt_state).__name__}; optim.init_adam makes one.")
-        names.check_shapes(state.opt_state.mu, self.shapes, "optimiser's first moments")
-        names.check_shapes(state.opt_state.nu, self.shapes, "optimiser's second moments")
+        param_names.check_shapes(state.opt_state.mu, self.shapes, "optimiser's first moments")
+        param_names.check_shapes(state.opt_state.nu, self.shapes, "optimiser's second moments")
         self.rule.check_meta_state(state.meta_state, state.params)

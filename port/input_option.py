@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from port import transforms
+from port import input_transforms
 
 NETS = ("y_net", "z_net")
 NEED_AN_AXIS = ("select_a", "pi_weighted_avg", "max_a", "td_pair")
@@ -57,15 +57,15 @@ class TransformConfig:
         for name in self.transforms:
             if name == "normalize":
                 raise ValueError(f"{self.source}: normalize keeps a state; the meta-network's inputs keep none.")
-            if name not in transforms.TRANSFORMS and name not in NETS:
-                known = ", ".join((*transforms.TRANSFORMS, *NETS))
+            if name not in input_transforms.TRANSFORMS and name not in NETS:
+                known = ", ".join((*input_transforms.TRANSFORMS, *NETS))
                 raise ValueError(f"{self.source}: there is no transform called {name!r}; there are: {known}.")
 
     @property
     def canonical(self) -> tuple[str, ...]:
         """The same chain with each `drop_last` as late as it can stand, so that chains share longer prefixes."""
         chain = list(self.transforms)
-        pointwise = transforms.POINTWISE_IN_TIME.union(NETS)
+        pointwise = input_transforms.POINTWISE_IN_TIME.union(NETS)
         for i in reversed(range(len(chain))):
             while chain[i] == "drop_last" and i + 1 < len(chain) and chain[i + 1] in pointwise:
                 chain[i], chain[i + 1] = chain[i + 1], chain[i]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from port import agent_net, ops
+from port import ops
+from port.networks import agent_net
 from port.types import Params, Rollout
 
 

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from port import init, names, rules
+from port import update_rules
 from port.config import AgentConfig, MetaNetConfig
-from port.names import ObsSpec, Shapes
+from port.networks import init, param_names
+from port.networks.param_names import ObsSpec, Shapes
 from port.types import Params
 
 Source: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
@@ -118,17 +119,17 @@ def load_npz(
         Parameters by our names.
     """
     config = config or MetaNetConfig()
-    return _to_ours(_read(source), names.meta_names(config), names.meta_shapes(config), dtype, device)
+    return _to_ours(_read(source), param_names.meta_names(config), param_names.meta_shapes(config), dtype, device)
 
 
 def meta_config_of(source: Source) -> MetaNetConfig:
     """The sizes that weights are for, read off their shapes; the meta-network's inputs are taken to be Disco103's."""
-    return names.meta_config_of({name: tuple(np.shape(array)) for name, array in _read(source).items()})
+    return param_names.meta_config_of({name: tuple(np.shape(array)) for name, array in _read(source).items()})
 
 
 def to_original(params: Params, config: MetaNetConfig | None = None) -> dict[str, np.ndarray]:
     """Meta-parameters as arrays under the original's flat names and in its shapes."""
-    return _to_original(params, names.meta_names(config or MetaNetConfig()))
+    return _to_original(params, param_names.meta_names(config or MetaNetConfig()))
 
 
 def save_npz(path: str | os.PathLike[str], params: Params, config: MetaNetConfig | None = None) -> None:
@@ -162,7 +163,7 @@ def load_agent_params(
 
 
 def _agent_names(config: AgentConfig) -> dict[str, str]:
-    return names.agent_names(config.net, rules.make(config).heads(1))
+    return param_names.agent_names(config.net, update_rules.make(config).heads(1))
 
 
 def agent_params_to_original(params: Params, config: AgentConfig) -> dict[str, np.ndarray]:

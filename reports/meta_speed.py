@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from parity.store import write_atomically
-from port import init, meta_gradient, optim
-from port.meta_train import MetaTrainConfig
+from port import optimizers
+from port.meta_train import MetaTrainConfig, meta_gradient
 from port.meta_train.population import DTYPE, generator
 from port.meta_train.workers import Workers
+from port.networks import init
 
 MEGA = 2**20
 
@@ -43,7 +44,7 @@ class Port:
         """Starts the workers."""
         self.config, self.workers, self.step = config, Workers(config, workers), 0
         self.meta_params = init.init_meta_params(config.agent.meta_net, generator(config.seed, "meta_params"), DTYPE)
-        self.opt_state = optim.init_adam(self.meta_params)
+        self.opt_state = optimizers.init_adam(self.meta_params)
 
     def advance(self) -> None:
         """One meta-update."""

@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from port import Agent, config, init, trees
+from port import Agent, config, trees
 from port.config import AgentConfig
 from port.distributed import Averaging
+from port.networks import init
 from port.types import LearnerState, Params, Rollout
 
 OBS, A = (5,), 3

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from port import distributed, train
+from port import distributed
 from port.distributed import Averaging
-from port.training import Trainer
+from port.train import Trainer, __main__
 from tests.distributed_case import learner_step
 
 DIES_AFTER = 5  # rollouts
@@ -38,7 +38,7 @@ def dying(arguments: list[str]) -> int:
         return advance(trainer)
 
     Trainer.advance = advance_or_die  # type: ignore[method-assign, assignment]
-    return train.main(arguments)
+    return __main__.main(arguments)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 import torch
 
 from port.config import AgentConfig, AgentNetConfig, DiscoConfig, MetaNetConfig, MetaRnnConfig
-from port.init import init_meta_params
-from port.training import TrainConfig
+from port.networks.init import init_meta_params
+from port.train import TrainConfig
 
 META = MetaNetConfig(
     prediction_size=5,

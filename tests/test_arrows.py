@@ -16,7 +16,7 @@ ALLOWED = {
     "parity": STDLIB | {"hypothesis", "numpy", "parity", "pytest", "rich", "safetensors", "xdist"},
 }
 # The commands of the port may show progress, draw and keep files, inside functions: the library is imported without.
-COMMANDS = ("port/evaluate.py", "port/meta_train/", "port/train.py", "port/training/")
+COMMANDS = ("port/evaluate/__main__.py", "port/meta_train/", "port/train/__main__.py", "port/train/")
 ALLOWED_IN_COMMANDS = {"gymnasium", "matplotlib", "rich", "safetensors"}
 FORBIDDEN = {
     "port": JAX_STACK | {"disco_rl", "parity", "reference", "reports", "tests"},

@@ -10,29 +10,19 @@ import pytest
 import torch
 
 import port
-from port import (
-    acting,
-    agent,
-    agent_net,
-    config,
-    evaluation,
-    meta_checkpointing,
-    meta_gradient,
-    ops,
-    transforms,
-    update_rule,
-    value_fn,
-    values,
-    vtrace,
-    weights,
-)
+from port import agent, config, input_transforms, ops, weights
 from port.environments import Catch, DrawnColumns, HostCatch, OriginalColumns, VectorisedCatch, host_catch
+from port.evaluate import acting, loop
 from port.input_option import TransformConfig, feature_width
+from port.meta_train import meta_gradient, recompute
+from port.networks import agent_net
 from port.types import ActorCriticState
+from port.update_rules import base
+from port.value_fns import value_fn, value_utils, vtrace
 from tests.test_meta_gradient import OBS, A, B, setup
 
 ONE = setup(1)
-LIVE = evaluation.EvalConfig(num_steps=1, batch_size=2, replay_ratio=1, rollout_length=3, rows=5, columns=5)
+LIVE = loop.EvalConfig(num_steps=1, batch_size=2, replay_ratio=1, rollout_length=3, rows=5, columns=5)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +93,7 @@ def test_meta_parameters_in_another_dtype_are_refused():
 
 
 @pytest.mark.parametrize(
-    "function", [meta_gradient.meta_gradient, meta_checkpointing.checkpointed_meta_gradient], ids=lambda f: f.__name__
+    "function", [meta_gradient.meta_gradient, recompute.checkpointed_meta_gradient], ids=lambda f: f.__name__
 )
 def test_a_validation_rollout_of_another_policy_or_a_rule_without_parameters_is_refused(function):
     lead = ONE.valid.rewards.shape
@@ -121,10 +111,10 @@ def test_a_life_that_cannot_learn_is_refused_before_it_begins():
     env = Catch(5, 5)
     spec = env.observation_shape
     with pytest.raises(ValueError, match="pass its parameters"):
-        next(evaluation.live(port.Agent(ONE.agent.config, spec, 3), None, LIVE))
+        next(loop.live(port.Agent(ONE.agent.config, spec, 3), None, LIVE))
     plain = port.AgentConfig(hyper=None, rule=port.PolicyGradientConfig())
     with pytest.raises(ValueError, match="needs a value function beside the agent"):
-        next(evaluation.live(port.Agent(plain, spec, 3), {}, LIVE))
+        next(loop.live(port.Agent(plain, spec, 3), {}, LIVE))
 
 
 def test_an_agent_of_another_board_does_not_act():
@@ -193,7 +183,7 @@ def test_the_memory_of_another_rule_or_agent_is_refused_before_any_work(no_work,
         ONE.agent.learner_step(given, state._replace(meta_state=memory), meta_params)
     inputs = agent.rule_inputs(given, {})
     with pytest.raises((TypeError, ValueError), match=sentence):
-        update_rule.apply(ONE.agent.rule, meta_params, state.params, memory, inputs)
+        base.apply(ONE.agent.rule, meta_params, state.params, memory, inputs)
 
 
 def test_rules_with_little_or_no_memory_refuse_another_rules_too():
@@ -256,8 +246,8 @@ def test_actions_as_arrays_or_lists_are_refused_wherever_they_are_taken(kind):
         lambda: host.step(actions),
         lambda: ops.batch_lookup(torch.zeros(2, 3), actions),
         lambda: ops.check_actions(actions, 3),
-        lambda: transforms.apply("select_a", torch.zeros(2, 3), actions, torch.zeros(2, 3)),
-        lambda: update_rule.check_inputs(inputs, ("logits",), "Any"),
+        lambda: input_transforms.apply("select_a", torch.zeros(2, 3), actions, torch.zeros(2, 3)),
+        lambda: base.check_inputs(inputs, ("logits",), "Any"),
     ):
         with pytest.raises(TypeError, match=f"is given as {kind}, not as a torch tensor"):
             call()
@@ -266,8 +256,8 @@ def test_actions_as_arrays_or_lists_are_refused_wherever_they_are_taken(kind):
 def test_the_largest_over_actions_wants_an_axis_of_actions():
     flat, actions, policy = torch.zeros(4, 2), torch.zeros(4, 2, dtype=torch.long), torch.zeros(5, 2, 3)
     with pytest.raises(ValueError, match=r"give \[T\+1, B, A, ...\], not \(4, 2\)"):
-        transforms.apply("max_a", flat, actions, policy)
-    assert transforms.apply("max_a", policy, actions, policy).shape == (5, 2)
+        input_transforms.apply("max_a", flat, actions, policy)
+    assert input_transforms.apply("max_a", policy, actions, policy).shape == (5, 2)
 
 
 @pytest.mark.parametrize("name", ["max_a", "select_a", "pi_weighted_avg", "td_pair", "y_net"])
@@ -284,8 +274,8 @@ def test_shapes_that_would_broadcast_are_refused():
     with pytest.raises(ValueError, match="Discounts and importance weights are"):
         vtrace.vtrace(state, flat, flat, short, 0.9)
     with pytest.raises(ValueError, match="Traces are"):
-        values.retrace(flat, state, flat, flat, short)
+        value_utils.retrace(flat, state, flat, flat, short)
     with pytest.raises(ValueError, match="over the same steps and actions"):
         ops.importance_weights(torch.zeros(4, 2), torch.zeros(4, 3), torch.zeros(4, dtype=torch.long))
     with pytest.raises(ValueError, match=r"for features of \(1,\); got features of \(3,\)"):
-        transforms.normalize(torch.zeros(4, 2, 3), transforms.init_normalize(torch.zeros(4, 2, 1)))
+        input_transforms.normalize(torch.zeros(4, 2, 3), input_transforms.init_normalize(torch.zeros(4, 2, 1)))

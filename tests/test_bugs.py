@@ -65,7 +65,7 @@ ENTRY = """
 [[bug]]
 name = "polyak_reversed"
 layer = "optim/target_average"
-module = "port.optim"
+module = "port.optimizers"
 old = "a"
 new = "b"
 explanation = "The two coefficients change places."
@@ -119,7 +119,7 @@ def snapshot():
 def average():
     """What the port that can be imported now makes of two parameters."""
     torch = importlib.import_module("torch")
-    optim = importlib.import_module("port.optim")
+    optim = importlib.import_module("port.optimizers")
     return float(optim.target_average({"w": torch.tensor(1.0)}, {"w": torch.tensor(0.0)}, 0.9)["w"])
 
 
@@ -142,7 +142,7 @@ def test_an_edit_that_does_not_fit_is_refused_and_leaves_nothing_behind():
     before = snapshot()
     with (
         pytest.raises(CannotRun, match="0 times; it must stand there once"),
-        plant.edited(plant.Edit("port.optim", "no such text", "x")),
+        plant.edited(plant.Edit("port.optimizers", "no such text", "x")),
     ):
         pass
     assert snapshot() == before
@@ -171,7 +171,10 @@ def drawn(layer):
         # taken by `from port.agent import Agent`
         (plant.Edit("port.agent", "argmax(-1)", "argmin(-1)"), "agent/actor_step"),
         # a default argument of another module's function
-        (plant.Edit("port.agent_net", "return step(params, observations, lead=2)", "raise OSError"), "nets/agent"),
+        (
+            plant.Edit("port.networks.agent_net", "return step(params, observations, lead=2)", "raise OSError"),
+            "nets/agent",
+        ),
         # a table that another module makes a default of
         (plant.Edit("port.input_option", "rewards: sign_log", "rewards: identity"), "meta/inputs"),
     ],
@@ -201,11 +204,11 @@ def test_spans_find_functions_methods_lambdas_and_constants():
         found = reach.spans(plant.Edit(module, old, ""))
         return None if found is None else len(found)
 
-    assert lines("port.optim", "old * coeff + (1.0 - coeff) * online[name]") == 1
+    assert lines("port.optimizers", "old * coeff + (1.0 - coeff) * online[name]") == 1
     assert lines("port.agent", "counts = (rollout.discounts[:-1] > 0).to(per_step.dtype)") == 1
-    assert lines("port.transforms", "x.amax(2)") == 1
-    assert lines("port.init", "BOUND = 2.0") == 1
-    assert lines("port.agent_net", 'MODEL_HEADS = ("z", "aux_pi", "q")') is None
+    assert lines("port.input_transforms", "x.amax(2)") == 1
+    assert lines("port.networks.init", "BOUND = 2.0") == 1
+    assert lines("port.networks.agent_net", 'MODEL_HEADS = ("z", "aux_pi", "q")') is None
 
 
 def test_a_kill_is_judged_by_the_first_layer_in_the_data_flow():
@@ -258,7 +261,7 @@ def test_a_hunt_tells_how_far_it_is(monkeypatch, capsys):
 
 
 def test_a_change_that_changes_nothing_survives():
-    same = plant.Edit("port.optim", "p + updates[name]", "updates[name] + p")
+    same = plant.Edit("port.optimizers", "p + updates[name]", "updates[name] + p")
     layers = ("optim/update", "optim/target_average")
     reached = {layer: kill.reached_by(layer) for layer in layers}
     hunted = kill.hunt(bugs.Bug("polyak_reversed", "optim", layers[0], (same,), "-", "-", "-"), reached)

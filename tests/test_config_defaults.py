@@ -13,8 +13,9 @@ import math
 
 import pytest
 
-from port import config, meta_gradient, moving_average, optim, transforms, value_fn
-from port.meta_train import MetaTrainConfig
+from port import config, input_transforms, moving_average, optimizers
+from port.meta_train import MetaTrainConfig, meta_gradient
+from port.value_fns import value_fn
 
 needs_the_original = pytest.mark.skipif(
     importlib.util.find_spec("disco_rl") is None, reason="the original is not installed; `make original` brings it"
@@ -102,10 +103,10 @@ RULES = {  # the constructors in update_rules/; Disco's first three are from get
     "PolicyGradientConfig": {"entropy_cost": 0.01, "normalize_adv": True, "pg_cost": 1.0},
 }
 FUNCTIONS = {  # of the port, and where the original keeps the same defaults
-    optim.adam_sg: {"b1": 0.9, "b2": 0.999, "eps": 1e-8},  # optimizers.py::scale_by_adam_sg_denom
+    optimizers.adam_sg: {"b1": 0.9, "b2": 0.999, "eps": 1e-8},  # optimizers.py::scale_by_adam_sg_denom
     moving_average.normalize: {"eps": 1e-6, "root_eps": 1e-12, "subtract_mean": True},  # utils.py::MovingAverage
     # update_rules/input_transforms.py::EmaNorm
-    transforms.normalize: {"decay": 0.99, "eps": 1e-6, "root_eps": 1e-12, "averaging": None},
+    input_transforms.normalize: {"decay": 0.99, "eps": 1e-6, "root_eps": 1e-12, "averaging": None},
 }
 VALUE_FN = {  # colabs/meta_train.ipynb, and types.py::ValueFnConfig for the moving averages
     "dense": (256, 256),
@@ -240,7 +241,7 @@ def test_the_defaults_in_the_table_are_the_originals():
     policy_gradient = defaults_of(original("update_rules.policy_gradient").PolicyGradientUpdate)
     read = RULES["PolicyGradientConfig"]
     same({name: policy_gradient[name] for name in read}, read)
-    same(defaults_of(original("optimizers").scale_by_adam_sg_denom), FUNCTIONS[optim.adam_sg])
+    same(defaults_of(original("optimizers").scale_by_adam_sg_denom), FUNCTIONS[optimizers.adam_sg])
     averages = {name: x for name, x in defaults_of(original("types").ValueFnConfig).items() if name.startswith("ema_")}
     same(averages, {name: VALUE_FN[name] for name in ("ema_decay", "ema_eps")})
     assert defaults_of(original("utils").MovingAverage)["eps"] == FUNCTIONS[moving_average.normalize]["eps"]

@@ -94,7 +94,9 @@ def test_a_mistake_downstream_of_another_is_found_as_well():
 
 
 def test_an_unknown_mistake_is_called_unknown_and_its_pattern_shown():
-    tripled = Edit("port.values", "return torch.stack(targets[::-1])", "return 3 * torch.stack(targets[::-1])")
+    tripled = Edit(
+        "port.value_fns.value_utils", "return torch.stack(targets[::-1])", "return 3 * torch.stack(targets[::-1])"
+    )
     (finding,) = diagnose(STORE, Candidate(tripled), ["values/retrace"])
     text = "\n".join(finding.lines())
     assert finding.mistakes == []

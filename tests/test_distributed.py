@@ -28,7 +28,7 @@ from port.meta_train import MetaTrainConfig
 from port.meta_train.ranks import Ranks
 from port.meta_train.run import run
 from port.meta_train.workers import Workers
-from port.training import CatchWorld, TrainConfig, Trainer, load_rule, ranks
+from port.train import CatchWorld, TrainConfig, Trainer, load_rule, ranks
 from tests import distributed_case as case
 from tests.rank_work import DIES_AFTER
 from tests.test_meta_train import TINY, finished

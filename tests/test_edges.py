@@ -9,7 +9,7 @@ from parity import live
 from parity.layers import REGISTRY
 from parity.layers.metatraining import ALIVE
 from parity.layers.spec import Case
-from port import transforms
+from port import input_transforms
 from port.adapter import implementation
 
 AVERAGES = Case("other_averages", {"ema_decay": 0.9, "ema_eps": 1e-3}, (ALIVE,))
@@ -27,6 +27,6 @@ def test_the_value_functions_averages_are_the_settings():
 def test_half_the_derivative_passes_on_the_bound_of_the_clip_transform(bound):
     """As in the original: JAX shares the derivative of a maximum evenly between equal arguments."""
     x = torch.tensor([[[bound, bound / 2, 2 * bound]]], dtype=torch.float64, requires_grad=True)
-    out = transforms.apply("clip", x, torch.zeros(1, 1, dtype=torch.long), torch.ones(2, 1, 1))
+    out = input_transforms.apply("clip", x, torch.zeros(1, 1, dtype=torch.long), torch.ones(2, 1, 1))
     (slope,) = torch.autograd.grad(out.sum(), x)
     assert slope.flatten().tolist() == [0.5, 1.0, 0.0]

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from port import acting, agent_net
 from port.agent import Agent
 from port.config import AgentConfig, AgentNetConfig, DiscoConfig, MetaNetConfig
 from port.environments import (
@@ -21,6 +20,8 @@ from port.environments import (
     threefry,
 )
 from port.environments.base import FIRST_STEP, LAST_STEP, MID_STEP
+from port.evaluate import acting
+from port.networks import agent_net
 
 LEFT, STAY, RIGHT = 0, 1, 2
 # Drawn with jax.random; `tests/test_environments_original.py` draws again where JAX is installed.

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from port import evaluate, names, seeds, weights
+from port import weights
 from port.config import AgentNetConfig, DiscoConfig, MetaNetConfig, MetaRnnConfig
-from port.init import init_meta_params
+from port.evaluate import __main__, multi_seed
+from port.networks import param_names
+from port.networks.init import init_meta_params
 
 META = MetaNetConfig(
     prediction_size=5,
@@ -34,12 +36,12 @@ def folder(tmp_path_factory):
 
 
 def read(*more):
-    return evaluate.task_of(evaluate.parser().parse_args(list(map(str, more))))
+    return __main__.task_of(__main__.parser().parse_args(list(map(str, more))))
 
 
 def test_sizes_of_the_rule_come_from_its_weights(folder):
     assert weights.meta_config_of(folder / "rule.npz") == META
-    assert names.meta_config_of(names_and_shapes(MetaNetConfig())) == MetaNetConfig()
+    assert param_names.meta_config_of(names_and_shapes(MetaNetConfig())) == MetaNetConfig()
 
 
 @pytest.mark.parametrize("lost", ["lstm/mlp/~/linear_0/w", "lstm/~/meta_lstm/~unroll/sequential/conv1_d/w"])
@@ -47,11 +49,11 @@ def test_a_weight_that_is_missing_or_a_lone_number_is_called_by_its_name(lost):
     shapes = names_and_shapes(META)
     for odd in ({**shapes, lost: ()}, {name: shape for name, shape in shapes.items() if name != lost}):
         with pytest.raises(ValueError, match=f"meta-network: {re.escape(lost)} is missing"):
-            names.meta_config_of(odd)
+            param_names.meta_config_of(odd)
 
 
 def names_and_shapes(config):
-    shapes, table = names.meta_shapes(config), names.meta_names(config)
+    shapes, table = param_names.meta_shapes(config), param_names.meta_names(config)
     return {table[ours]: shape for ours, shape in shapes.items()}
 
 
@@ -80,7 +82,7 @@ def command(folder, out, *more):
 def done(folder, tmp_path_factory):
     """One run of two seeds in two processes."""
     out = tmp_path_factory.mktemp("out")
-    return evaluate.main(command(folder, out, "--seeds", "3,5", "--jobs", "2", "--at-least", "2", "--bar", "1.01")), out
+    return __main__.main(command(folder, out, "--seeds", "3,5", "--jobs", "2", "--at-least", "2", "--bar", "1.01")), out
 
 
 def test_fewer_solved_seeds_than_asked_for_end_with_1(done):
@@ -99,7 +101,7 @@ def test_the_summary_says_what_was_run(done):
 def test_curves_are_those_of_a_life_in_this_process(done, folder):
     before = torch.get_num_threads()
     try:
-        life = seeds.run_one(read(*command(folder, "unused")), 5)
+        life = multi_seed.run_one(read(*command(folder, "unused")), 5)
     finally:
         torch.set_num_threads(before)
     with (done[1] / "seed_5.csv").open() as file:
@@ -111,14 +113,14 @@ def test_curves_are_those_of_a_life_in_this_process(done, folder):
 
 
 def test_the_first_step_at_the_bar_is_found():
-    life = seeds.Life(0, 0.9, np.array([np.nan, 0.2, 0.95, 0.9]), {})
+    life = multi_seed.Life(0, 0.9, np.array([np.nan, 0.2, 0.95, 0.9]), {})
     assert life.solved_at(0.95) == 3
     assert life.solved_at(0.99) is None
 
 
 def test_the_verdict_is_in_words(done, capsys):
     found = json.loads((done[1] / "summary.json").read_text())
-    text = evaluate.verdict(found | {"weights": "rule.npz"})
+    text = __main__.verdict(found | {"weights": "rule.npz"})
     assert "0 of 2 seeds catch at least 1.01 on 4x3 after 34 steps with rule.npz" in text
     assert text.startswith("seed 3: ")
 
@@ -148,7 +150,7 @@ def test_the_verdict_is_in_words(done, capsys):
 )
 def test_what_cannot_run_ends_with_2_and_a_sentence(folder, tmp_path, capsys, arguments, sentence):
     given = [argument.format(folder=folder) for argument in arguments]
-    assert evaluate.main([*given, "--quiet", "--out", str(tmp_path)]) == 2
+    assert __main__.main([*given, "--quiet", "--out", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert sentence in error and "Traceback" not in error
 
@@ -157,18 +159,18 @@ def test_what_cannot_run_ends_with_2_and_a_sentence(folder, tmp_path, capsys, ar
 def test_a_configuration_of_other_types_is_refused_in_a_sentence(folder, tmp_path, capsys, text):
     (tmp_path / "odd.json").write_text(text)
     given = ["--weights", str(folder / "rule.npz"), "--config", str(tmp_path / "odd.json")]
-    assert evaluate.main([*given, "--quiet", "--out", str(tmp_path)]) == 2
+    assert __main__.main([*given, "--quiet", "--out", str(tmp_path)]) == 2
     assert "it must be" in capsys.readouterr().err
 
 
 def test_weights_of_something_else_are_refused(tmp_path, capsys):
     np.savez(tmp_path / "other.npz", **{"lstm/linear/w": np.zeros((2, 3), np.float32)})
-    assert evaluate.main(["--weights", str(tmp_path / "other.npz"), "--quiet"]) == 2
+    assert __main__.main(["--weights", str(tmp_path / "other.npz"), "--quiet"]) == 2
     assert "not the weights of a Disco meta-network" in capsys.readouterr().err
 
 
 def test_help_has_an_example(capsys):
     with pytest.raises(SystemExit) as end:
-        evaluate.main(["--help"])
+        __main__.main(["--help"])
     assert end.value.code == 0
     assert "example: python -m port.evaluate" in capsys.readouterr().out

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from port import agent_net, evaluation
 from port.agent import Agent
 from port.config import (
     AgentConfig,
@@ -19,8 +18,10 @@ from port.config import (
     get_settings_actor_critic,
 )
 from port.environments import Catch
-from port.evaluation import DrawnRandomness, EvalConfig, accumulate_returns, catch_rate, eval_agent_config, evaluate
-from port.init import init_meta_params
+from port.evaluate import loop
+from port.evaluate.loop import DrawnRandomness, EvalConfig, accumulate_returns, catch_rate, eval_agent_config, evaluate
+from port.networks import agent_net
+from port.networks.init import init_meta_params
 
 NET = AgentNetConfig(dense=(12,), head_mlp_hiddens=(6,), lstm_size=6)
 SMALL = AgentConfig(
@@ -164,7 +165,7 @@ def test_settings_that_cannot_work_are_refused(change, sentence):
 def test_an_agent_for_another_board_is_refused_before_any_work():
     agent, meta_params = agent_and_weights()
     with pytest.raises(ValueError, match=r"made for observations of \(4, 3, 1\).*show \(8, 3, 1\)"):
-        next(evaluation.live(agent, meta_params, dataclasses.replace(LOOP, rows=8)))
+        next(loop.live(agent, meta_params, dataclasses.replace(LOOP, rows=8)))
 
 
 def test_returns_of_other_shapes_are_refused():

@@ -14,12 +14,13 @@ from parity.layers import REGISTRY
 from parity.layers.draw import case_inputs
 from parity.layers.learning import FRESH_LEARNER
 from parity.layers.spec import Case
-from port import evaluation, weights
+from port import weights
 from port.adapter import learning as adapter
 from port.adapter.inputs import agent as port_agent
 from port.adapter.inputs import meta_params as port_meta_params
 from port.environments import Catch, OriginalColumns
-from port.evaluation import EvalConfig
+from port.evaluate import loop
+from port.evaluate.loop import EvalConfig
 
 ROWS, COLUMNS, SEED = 5, 4, 3
 CONFIG = EvalConfig(
@@ -121,7 +122,7 @@ def live(config=CONFIG):
     tensors = {name: torch.from_numpy(value) for name, value in start().items()}
     agent, state = port_agent(SETTINGS), adapter.learner_state(tensors, SETTINGS)
     meta_params = port_meta_params(tensors, SETTINGS)
-    return agent, list(evaluation.live(agent, meta_params, config, torch.float64, state, GivenNoise()))
+    return agent, list(loop.live(agent, meta_params, config, torch.float64, state, GivenNoise()))
 
 
 def test_the_port_lives_the_originals_life(original):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from port import train
-from port.folder_lock import FILE, FolderLock
+from port.storage.folder_lock import FILE, FolderLock
+from port.train import __main__
 from tests.test_meta_train import TINY, flags, main, once
 from tests.test_trainer import corridor_trainer
 
@@ -63,7 +63,7 @@ def test_a_second_training_in_a_folder_is_refused_and_changes_nothing(tmp_path, 
     with another_run(tmp_path):
         with pytest.raises(ValueError, match=f"Another run is at work in {tmp_path}"):
             corridor_trainer(tmp_path)
-        assert train.main(["Catch-5x5", "--steps", "1", "--quiet", "--out", str(tmp_path)]) == 2
+        assert __main__.main(["Catch-5x5", "--steps", "1", "--quiet", "--out", str(tmp_path)]) == 2
         assert f"Another run is at work in {tmp_path}" in capsys.readouterr().err
         assert contents(tmp_path) == before
     corridor_trainer(tmp_path).close()
@@ -94,7 +94,7 @@ def test_a_trainer_that_could_not_begin_leaves_the_folder_free(tmp_path):
 FORKS = """
 import os, sys
 from pathlib import Path
-from port.folder_lock import FolderLock
+from port.storage.folder_lock import FolderLock
 lock, (ours, theirs), (is_there, tell) = FolderLock(Path(sys.argv[1])), os.pipe(), os.pipe()
 if os.fork() == 0:
     os.close(theirs)

@@ -13,8 +13,8 @@ from gymnasium import spaces  # noqa: E402
 from gymnasium.vector import AutoresetMode, SyncVectorEnv  # noqa: E402
 
 from port.agent import rule_inputs  # noqa: E402
-from port.training import GymWorld, Trainer, rollouts  # noqa: E402
-from port.training.world import obs_spec  # noqa: E402
+from port.train import GymWorld, Trainer, rollouts  # noqa: E402
+from port.train.world import obs_spec  # noqa: E402
 from tests.small_rule import AGENT, CONFIG, meta_params  # noqa: E402
 
 

@@ -18,7 +18,7 @@ from parity.side_by_side import Piece, run_all
 from parity.store import FixtureError, manifest_bytes
 from parity.tape_store import TapeStore
 from parity.tapes import FirstDifference, pack, unpack
-from port.evaluation import EvalConfig
+from port.evaluate.loop import EvalConfig
 from reports.lockstep import command, port_run
 from reports.lockstep.verdict import DRIFT_LIMIT, Group, Lived, Verdict
 from tests.pieces import double
@@ -34,7 +34,7 @@ SMALL = {
 }
 SIZES = {"dense": (8,), "head_mlp_hiddens": (4,), "lstm_size": 4}
 LIVES = {kind: lives.life(kind, 3, SIZES, **SMALL) for kind in ("embedded", "actor_critic")}
-SLOWER = Edit("port.optim", "* -learning_rate for name", "* -(0.8 * learning_rate) for name")
+SLOWER = Edit("port.optimizers", "* -learning_rate for name", "* -(0.8 * learning_rate) for name")
 PROVENANCE = {"original": {"repository": "here", "commit": "none"}, "packages": {"jax": "0"}}
 
 

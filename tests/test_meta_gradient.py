@@ -10,10 +10,12 @@ import torch
 from torch.autograd import forward_ad
 
 import port
-from port import meta_checkpointing, meta_gradient, optim, trees, value_fn
+from port import optimizers, trees
 from port.config import AgentNetConfig, DiscoConfig, MetaNetConfig, MetaRnnConfig
-from port.meta_gradient import LearningState, OuterLossConfig
+from port.meta_train import meta_gradient, recompute
+from port.meta_train.meta_gradient import LearningState, OuterLossConfig
 from port.types import Params, Rollout
+from port.value_fns import value_fn
 
 OBS, A, B = (3, 2, 1), 3, 2
 CONFIG = port.AgentConfig(
@@ -104,7 +106,7 @@ def test_products_with_the_hessian_of_the_agents_loss_agree_in_both_modes():
 def test_recomputing_inner_updates_changes_nothing(inner_steps):
     given = setup(inner_steps)
     plain = meta_gradient.meta_gradient(*given)
-    again = meta_checkpointing.checkpointed_meta_gradient(*given)
+    again = recompute.checkpointed_meta_gradient(*given)
     ours, theirs = trees.flatten(plain.state), trees.flatten(again.state)
     assert ours.keys() == theirs.keys() and all(torch.equal(x, theirs[name]) for name, x in ours.items())
     for part in ("grads", "metrics", "meta_log"):
@@ -140,9 +142,9 @@ def test_the_meta_gradient_keeps_the_dtype(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_a_first_update_stands_inside_the_clip_bound(dtype):
-    """Else the meta-gradient of a fresh agent is wrong; see the head of `port.meta_gradient`."""
+    """Else the meta-gradient of a fresh agent is wrong; see the head of `port.meta_train.meta_gradient`."""
     grads = {"w": torch.linspace(0.5, 2.0, 64, dtype=dtype)}
-    updates, _ = optim.adam_sg(grads, optim.init_adam(grads))
+    updates, _ = optimizers.adam_sg(grads, optimizers.init_adam(grads))
     assert bool((updates["w"] < 1.0).all())
 
 
@@ -150,7 +152,7 @@ def test_a_meta_update_is_adam_on_the_mean():
     params = {"w": torch.tensor([1.0, -2.0], dtype=torch.float64, requires_grad=True)}
     grads = [{"w": torch.tensor(g, dtype=torch.float64)} for g in ([0.5, 1.0], [1.5, -3.0])]
     adam = torch.optim.Adam(params.values(), lr=0.01)
-    ours, state = {"w": params["w"].detach().clone()}, optim.init_adam(params)
+    ours, state = {"w": params["w"].detach().clone()}, optimizers.init_adam(params)
     for _ in range(3):
         params["w"].grad = (grads[0]["w"] + grads[1]["w"]) / 2
         adam.step()
@@ -161,8 +163,8 @@ def test_a_meta_update_is_adam_on_the_mean():
 def test_long_meta_gradients_are_cut_only_where_asked():
     params = {"w": torch.ones(2)}
     grads = [{"w": torch.tensor([30.0, 40.0])}]
-    _, _, logs = meta_gradient.meta_update(params, optim.init_adam(params), grads, 0.1)
-    _, state, cut = meta_gradient.meta_update(params, optim.init_adam(params), grads, 0.1, max_grad_norm=5.0)
+    _, _, logs = meta_gradient.meta_update(params, optimizers.init_adam(params), grads, 0.1)
+    _, state, cut = meta_gradient.meta_update(params, optimizers.init_adam(params), grads, 0.1, max_grad_norm=5.0)
     assert float(logs["meta_grad_norm"]) == float(cut["meta_grad_norm"]) == 50.0
     torch.testing.assert_close(state.mu["w"], 0.1 * torch.tensor([3.0, 4.0]))
 
@@ -175,7 +177,7 @@ def test_bad_rollouts_are_refused_before_any_work():
     with pytest.raises(ValueError, match=r"actions is \(7, 2\)"):
         meta_gradient.meta_gradient(*given._replace(valid=short))
     with pytest.raises(ValueError, match="at least one agent"):
-        meta_gradient.meta_update(given.meta_params, optim.init_adam(given.meta_params), [], 0.1)
+        meta_gradient.meta_update(given.meta_params, optimizers.init_adam(given.meta_params), [], 0.1)
 
 
 def test_a_record_of_other_shapes_is_not_filled_in():

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from port import meta_checkpointing, meta_gradient, optim, trees, weights
-from port.meta_train import MetaTrainConfig, population
+from port import optimizers, trees, weights
+from port.meta_train import MetaTrainConfig, meta_gradient, population
+from port.meta_train import recompute as recompute_module
 from port.meta_train.population import Member, MemberState
 from port.meta_train.run import Files, evaluate, run, start
 from port.meta_train.workers import Workers
@@ -97,7 +98,7 @@ def test_rewards_are_logged_of_what_the_agent_learns_from():
 @pytest.mark.parametrize("recompute", [False, True])
 def test_memory_is_saved_where_asked_for(monkeypatch, recompute):
     used = []
-    for module, name in ((meta_gradient, "meta_gradient"), (meta_checkpointing, "checkpointed_meta_gradient")):
+    for module, name in ((meta_gradient, "meta_gradient"), (recompute_module, "checkpointed_meta_gradient")):
         real = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *given, real=real, name=name: (used.append(name), real(*given))[1])
     config = MetaTrainConfig(**{**TINY, "recompute": recompute})
@@ -112,7 +113,7 @@ def test_a_meta_update_of_the_run_is_adam_along_the_mean_of_the_agents_gradients
     begun = start(config, None)
     given = [Member(config, i).contribute(0, None, begun.meta_params)[1] for i in range(2)]
     wanted, _, logs = meta_gradient.meta_update(
-        begun.meta_params, optim.init_adam(begun.meta_params), [c.grads for c in given], 3e-4, 1e-3
+        begun.meta_params, optimizers.init_adam(begun.meta_params), [c.grads for c in given], 3e-4, 1e-3
     )
     assert logs["meta_grad_norm"] > 1e-3  # so that the cut matters
     end = run(config, tmp_path, Workers(config, 1))

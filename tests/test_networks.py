@@ -9,8 +9,8 @@ from torch import nn
 from port.agent import Agent
 from port.config import get_settings_actor_critic
 from port.environments import Catch
-from port.networks import ModuleNetwork, WithHeads, compiled
-from port.training import CatchWorld, Trainer
+from port.network import ModuleNetwork, WithHeads, compiled
+from port.train import CatchWorld, Trainer
 from tests.small_rule import AGENT, CONFIG, meta_params, same
 
 A, P, K = 3, AGENT.meta_net.prediction_size, AGENT.rule.num_bins

@@ -11,15 +11,17 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from port import divergence, ops, sharing, values
-from port import pieces as work_in_pieces
-from port.pieces import for_each, meanwhile, parts, pieces, side_by_side, team
+from port import ops
+from port.fast import fused_kl, unique_rows
+from port.fast import parallel as work_in_pieces
+from port.fast.parallel import for_each, meanwhile, parts, pieces, side_by_side, team
+from port.value_fns import value_utils
 
 OF = torch.tensor([2, 0, 0, 1, 2, 2])  # six states [3, 2] of three kinds
 LEAD = (3, 2)
 FORKS = """
 import os, torch
-from port.pieces import for_each, team
+from port.fast.parallel import for_each, team
 torch.set_num_threads(2)
 with team():
     for_each([0, 1, 2, 3], lambda item: None)
@@ -55,7 +57,7 @@ def drawn(*shape, scale=1.0, seed=0, dtype=torch.float64):
 
 def shared(width, scale=1.0):
     rows = drawn(3, width, scale=scale).requires_grad_()
-    return rows, sharing.over_time(rows, OF, LEAD)
+    return rows, unique_rows.over_time(rows, OF, LEAD)
 
 
 def test_every_item_is_worked_on_once_by_more_than_one_thread_of_one_thread_each(two_threads):
@@ -168,7 +170,7 @@ def test_the_divergence_and_its_gradient_are_those_of_the_general_way(scale, mon
     monkeypatch.setattr(work_in_pieces, "PIECE", 10)  # two rows
     rows, predicted = shared(5, scale)
     target, weights = drawn(*LEAD, 5, scale=scale, seed=1), drawn(*LEAD, seed=2)
-    got, got_entropy = divergence.kl_and_entropy(target, predicted)
+    got, got_entropy = fused_kl.kl_and_entropy(target, predicted)
     ref, ref_entropy = ops.kl_and_entropy(target, predicted.spread())
     torch.testing.assert_close(got, ref, rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(got_entropy, ref_entropy.detach(), rtol=1e-12, atol=1e-14)
@@ -183,11 +185,11 @@ def test_the_divergence_knows_about_what_cannot_be(is_wanted):
     rows, _ = shared(4)
     with torch.no_grad():
         rows[:, 1] = -torch.inf
-    predicted = sharing.over_time(rows, OF, LEAD)
+    predicted = unique_rows.over_time(rows, OF, LEAD)
     target = drawn(*LEAD, 4, seed=1)
     if not is_wanted:
         target[..., 1] = -torch.inf
-    got, got_entropy = divergence.kl_and_entropy(target, predicted)
+    got, got_entropy = fused_kl.kl_and_entropy(target, predicted)
     ref, ref_entropy = ops.kl_and_entropy(target, predicted.spread())
     assert bool(ref.isfinite().all()) is not is_wanted and bool(ref_entropy.isfinite().all())
     torch.testing.assert_close(got, ref)
@@ -197,7 +199,7 @@ def test_the_divergence_knows_about_what_cannot_be(is_wanted):
 
 def test_the_divergence_refuses_to_be_differentiated_twice():
     rows, predicted = shared(4)
-    kl, _ = divergence.kl_and_entropy(drawn(*LEAD, 4, seed=1), predicted)
+    kl, _ = fused_kl.kl_and_entropy(drawn(*LEAD, 4, seed=1), predicted)
     with pytest.raises(RuntimeError, match="is_meta_training"):
         torch.autograd.grad(kl.sum(), rows, create_graph=True)
 
@@ -208,7 +210,7 @@ def test_the_value_loss_of_shared_states_and_its_gradient_are_those_of_the_gener
     td = drawn(*LEAD, scale=3.0, seed=3)
     td[0, 0], td[1, 0] = 1e6, -1e6  # past the range
     given = {"max_abs_value": 4.0, "categorical": True, "nonlinear": nonlinear}
-    got, ref = (values.value_loss_from_td(x, td, **given) for x in (head, head.spread()))
+    got, ref = (value_utils.value_loss_from_td(x, td, **given) for x in (head, head.spread()))
     torch.testing.assert_close(got, ref, rtol=1e-12, atol=1e-14)
     weights = drawn(*LEAD, seed=4)
     got_grad, ref_grad = (torch.autograd.grad((loss * weights).sum(), rows)[0] for loss in (got, ref))
@@ -218,7 +220,7 @@ def test_the_value_loss_of_shared_states_and_its_gradient_are_those_of_the_gener
 def test_values_can_be_transformed_whatever_the_pieces(monkeypatch):
     monkeypatch.setattr(work_in_pieces, "PIECE", 2 * 11)
     logits, tangent = (drawn(7, 11, seed=seed, dtype=torch.float32) for seed in (0, 1))
-    read = partial(values.values_from_logits, max_abs_value=3.0)
+    read = partial(value_utils.values_from_logits, max_abs_value=3.0)
     with torch.no_grad():
         _, got = torch.func.jvp(read, (logits,), (tangent,))
     _, ref = torch.func.jvp(read, (logits.double(),), (tangent.double(),))

@@ -9,7 +9,9 @@ import torch
 
 import port
 from parity.layers import REGISTRY
-from port import agent, moving_average, names, values
+from port import agent, moving_average
+from port.networks import param_names
+from port.value_fns import value_utils
 from port.weights import agent_params_to_original, to_original
 
 SMALL_META = port.MetaNetConfig(
@@ -102,7 +104,7 @@ def test_observations_may_be_a_dict_taken_in_sorted_order():
 
 
 def test_disco103_sizes_follow_from_the_configuration():
-    shapes = names.meta_shapes(port.MetaNetConfig())
+    shapes = param_names.meta_shapes(port.MetaNetConfig())
     assert len(shapes) == 42
     assert sum(int(np.prod(shape)) for shape in shapes.values()) == 754_778
     assert shapes["trajectory_lstm/w"] == (283, 1024)
@@ -189,8 +191,8 @@ def test_a_configuration_that_makes_no_sense_gets_a_sentence(build, message):
 @pytest.mark.parametrize(
     ("function", "layer", "judged"),
     [
-        (values.values_from_logits, "values/from_logits", {"categorical", "nonlinear"}),
-        (values.value_outs, "values/outs", {"decay", "eps"}),
+        (value_utils.values_from_logits, "values/from_logits", {"categorical", "nonlinear"}),
+        (value_utils.value_outs, "values/outs", {"decay", "eps"}),
         (moving_average.normalize, "moving_average/normalize", {"eps", "subtract_mean"}),
     ],
 )

@@ -108,7 +108,7 @@ def test_a_single_other_action_is_different_however_small_the_drift():
 
 
 def test_a_mistake_in_what_is_taken_over_shows_before_it_is():
-    slightly = Edit("port.optim", "(1.0 - coeff) * online", "(1.0 - coeff) * (1.0 + 1e-12) * online")
+    slightly = Edit("port.optimizers", "(1.0 - coeff) * online", "(1.0 - coeff) * (1.0 + 1e-12) * online")
     one = lived("embedded", (slightly,))
     assert one.port.first is None  # so nothing else tells
     worst = group(one).worst_learner_step
@@ -177,7 +177,7 @@ def test_a_different_action_is_told_with_its_margin():
 
 
 def test_a_port_that_diverges_is_told_in_a_sentence():
-    nan = Edit("port.optim", "* -learning_rate for name", "* float('nan') for name")
+    nan = Edit("port.optimizers", "* -learning_rate for name", "* float('nan') for name")
     with pytest.raises(CannotRun, match="The port cannot live on after 2 steps: .* not finite"):
         lived("actor_critic", (nan,))
 

@@ -8,7 +8,10 @@ import pytest
 import torch
 
 import port
-from port import actor_critic, agent_net, policy_gradient, rules, update_rule, values
+from port import update_rules
+from port.networks import agent_net
+from port.update_rules import actor_critic, base, policy_gradient
+from port.value_fns import value_utils
 from tests.test_port import CONFIG, OBS, A, generator, make, rollout, tensors
 
 AC = port.ActorCriticConfig(categorical_value=True, num_bins=11, max_abs_value=4.0, nonlinear_value_transform=True)
@@ -79,7 +82,7 @@ def test_heads_follow_from_the_rule():
 
 
 def test_the_rule_is_chosen_by_its_configuration():
-    kinds = [type(rules.make(config)).__name__ for config in (CONFIG, AC_CONFIG, PG_CONFIG)]
+    kinds = [type(update_rules.make(config)).__name__ for config in (CONFIG, AC_CONFIG, PG_CONFIG)]
     assert kinds == ["Disco", "ActorCritic", "PolicyGradient"]
     assert port.rule_config("actor_critic", normalize_adv=True) == port.ActorCriticConfig(normalize_adv=True)
 
@@ -89,7 +92,7 @@ def test_a_rule_by_itself_gives_the_loss_that_an_agent_averages():
     given = rollout()
     outs = agent_net.unroll(state.params, given.observations)
     inputs = port.agent.rule_inputs(given, outs)
-    per_step, new_state, logs = update_rule.apply(agent.rule, None, state.params, state.meta_state, inputs)
+    per_step, new_state, logs = base.apply(agent.rule, None, state.params, state.meta_state, inputs)
     counts = (given.discounts[:-1] > 0).double()
     _, step_logs = agent.learner_step(given, state)
     assert float((per_step * counts).sum() / (counts.sum() + 1e-8)) == pytest.approx(float(step_logs["total_loss"]))
@@ -238,7 +241,7 @@ def test_outputs_that_a_rule_cannot_read_get_a_sentence():
     with pytest.raises(ValueError, match="is_terminal must start with"):
         unroll({"logits": logits, "v": v}, is_terminal=torch.zeros((5, 3), dtype=torch.bool))
     with pytest.raises(ValueError, match="is no scalar"):
-        values.values_from_logits(v, None, categorical=False)
+        value_utils.values_from_logits(v, None, categorical=False)
 
 
 def plain(settings):
@@ -298,5 +301,5 @@ def test_an_actor_critic_agent_has_the_originals_parameters():
     expected = {f"{m}/{leaf}": x.shape for m, leaves in state.params.items() for leaf, x in leaves.items()}
     config = port.get_settings_actor_critic()
     agent = port.Agent(config, (8, 8, 1), 3)
-    table = port.names.agent_names(config.net, agent.rule.heads(3))
+    table = port.networks.param_names.agent_names(config.net, agent.rule.heads(3))
     assert {table[name]: shape for name, shape in agent.shapes.items()} == expected

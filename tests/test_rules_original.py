@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import port
-from port import names
+from port.networks import param_names
 from port.weights import agent_params_to_original
 
 pytestmark = pytest.mark.skipif(
@@ -108,7 +108,7 @@ def theirs(name, config, params, rollouts):
 def test_five_learner_steps_are_the_originals(name):
     config = CONFIGS[name]
     execution = importlib.import_module("reference.execution")
-    shapes = port.init.shapes_of_agent(config, OBS, A)
+    shapes = port.networks.init.shapes_of_agent(config, OBS, A)
     rng = np.random.default_rng(1)
     params = {key: torch.from_numpy(0.3 * rng.normal(size=shape)) for key, shape in shapes.items()}
     rollouts = [drawn(seed) for seed in range(STEPS)]
@@ -116,7 +116,9 @@ def test_five_learner_steps_are_the_originals(name):
     got, got_totals = ours(config, params, rollouts)
     with execution.precision("float64"):
         ref, ref_totals = theirs(name, config, start, rollouts)
-    assert got.keys() == ref.keys() == set(names.agent_names(NET, port.rules.make(config).heads(A)).values())
+    assert (
+        got.keys() == ref.keys() == set(param_names.agent_names(NET, port.update_rules.make(config).heads(A)).values())
+    )
     np.testing.assert_allclose(got_totals, ref_totals, rtol=0, atol=1e-12 * np.abs(ref_totals).max())
     assert all(np.abs(ref[key] - value).max() > 1e-2 for key, value in start.items())
     for key, value in ref.items():

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from parity.implementation import CannotRun
-from port import threads
+from port.fast import omp
 from reports import page
 from reports.speed import command, section, workload
 from reports.speed import port as speed_port
@@ -37,8 +37,9 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory):
-    from port import init, weights
+    from port import weights
     from port.adapter.curves import agent_config
+    from port.networks import init
 
     setting = workload.evaluation(tmp_path_factory.mktemp("weights") / "w.npz", TINY, **LOOP)
     config = agent_config(setting).meta_net
@@ -285,5 +286,5 @@ def test_another_process_counts_as_processor_time_where_linux_is():
 
 
 def test_every_side_s_threads_wait_as_the_ports_do():
-    assert speed_worker.SPINS == threads.SPINS
-    assert speed_worker._environment(2)["GOMP_SPINCOUNT"] == threads.SPINS
+    assert speed_worker.SPINS == omp.SPINS
+    assert speed_worker._environment(2)["GOMP_SPINCOUNT"] == omp.SPINS

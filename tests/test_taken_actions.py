@@ -8,10 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from port import agent_net, init, ops, pieces, sharing, trees
+from port import ops, trees
 from port.adapter.curves import agent_config
 from port.agent import Agent
 from port.config import DiscoConfig
+from port.fast import parallel, unique_rows
+from port.networks import agent_net, init
 from port.types import Rollout
 from reports.speed import workload
 from tests.test_speed import LOOP, TINY
@@ -80,11 +82,11 @@ def test_states_that_show_the_same_share_their_outputs_where_no_graph_is_kept(gi
     is_shared = "shared" in request.node.callspec.id
     with torch.no_grad():
         out = agent_net.unroll(state.params, boards.observations)
-    assert isinstance(out, sharing.SharedOutputs) == is_shared
+    assert isinstance(out, unique_rows.SharedOutputs) == is_shared
     for head, x in agent_net.step(state.params, boards.observations, lead=2).items():
         torch.testing.assert_close(out[head], x, rtol=0, atol=1e-14)
-        assert sharing.shape(out, head) == tuple(x.shape)
-    assert not isinstance(agent_net.unroll(state.params, boards.observations), sharing.SharedOutputs)
+        assert unique_rows.shape(out, head) == tuple(x.shape)
+    assert not isinstance(agent_net.unroll(state.params, boards.observations), unique_rows.SharedOutputs)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -92,7 +94,7 @@ def test_a_learner_step_is_the_same_with_and_without_the_short_cuts(given, board
     agent, state, meta_params, _ = given
     rollout = boards
     plain = Agent(agent.config, agent.obs_spec, ACTIONS, Plain(agent.network))
-    monkeypatch.setattr(pieces, "ROWS", 2)
+    monkeypatch.setattr(parallel, "ROWS", 2)
     before, parts = torch.get_num_threads(), []
     monkeypatch.setattr(agent_net, "Learned", lambda *of: parts.append(len(of[0])) or LEARNED(*of))
     torch.set_num_threads(threads)
@@ -102,7 +104,7 @@ def test_a_learner_step_is_the_same_with_and_without_the_short_cuts(given, board
     finally:
         torch.set_num_threads(before)
     assert parts == [threads]
-    monkeypatch.setattr(sharing, "kinds", lambda rows: None)
+    monkeypatch.setattr(unique_rows, "kinds", lambda rows: None)
     ref, ref_logs = plain.learner_step(rollout, state, meta_params)
     for name, x in ref.opt_state.mu.items():  # a tenth of the gradient; Adam's direction would hide its size
         torch.testing.assert_close(got.opt_state.mu[name], x, rtol=1e-11, atol=1e-15)
@@ -120,9 +122,9 @@ def test_a_learner_step_is_the_same_with_and_without_the_short_cuts(given, board
 def test_a_thread_whose_rows_are_all_of_the_bootstrap_step_learns_nothing(given, monkeypatch):
     agent, state, meta_params, rollout = given
     short = first_steps(rollout, 2)
-    monkeypatch.setattr(sharing, "kinds", lambda rows: None)
+    monkeypatch.setattr(unique_rows, "kinds", lambda rows: None)
     ref, _ = agent.learner_step(short, state, meta_params)
-    monkeypatch.setattr(pieces, "ROWS", 1)
+    monkeypatch.setattr(parallel, "ROWS", 1)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -134,10 +136,10 @@ def test_a_thread_whose_rows_are_all_of_the_bootstrap_step_learns_nothing(given,
 
 
 def test_asking_which_heads_there_are_spreads_none():
-    out = sharing.SharedOutputs({"q": sharing.over_time(torch.zeros(2, 3), torch.tensor([0, 1, 1, 0]), (2, 2))})
+    out = unique_rows.SharedOutputs({"q": unique_rows.over_time(torch.zeros(2, 3), torch.tensor([0, 1, 1, 0]), (2, 2))})
     assert "q" in out and "v" not in out and list(out) == ["q"]
     assert not out._spread
-    assert out["q"].shape == sharing.shape(out, "q") == (2, 2, 3)
+    assert out["q"].shape == unique_rows.shape(out, "q") == (2, 2, 3)
 
 
 def test_what_cannot_be_chosen_counts_nothing_beside_rows_in_which_all_can():
@@ -149,27 +151,27 @@ def test_what_cannot_be_chosen_counts_nothing_beside_rows_in_which_all_can():
 
 def test_kinds_are_rows_of_the_same_bits():
     rows = torch.tensor([[0.0, 1.0], [2.0, 1.0], [0.0, 1.0], [0.0, 1.0], [2.0, 1.0], [0.0, 1.0]])
-    first, of = sharing.kinds(rows)
+    first, of = unique_rows.kinds(rows)
     assert len(first) == 2
     assert torch.equal(rows[first][of], rows)
-    assert sharing.kinds(torch.arange(12.0).view(6, 2)) is None
+    assert unique_rows.kinds(torch.arange(12.0).view(6, 2)) is None
     minus = rows.clone()
     minus[2, 0] = -0.0
-    assert len(sharing.kinds(minus).first) == 3
-    assert sharing.kinds(rows.clone().requires_grad_()) is None
+    assert len(unique_rows.kinds(minus).first) == 3
+    assert unique_rows.kinds(rows.clone().requires_grad_()) is None
 
 
 def test_wide_rows_are_told_apart_by_columns_that_are_not_looked_at_first():
-    rows = torch.zeros(8, 3 * sharing.SOME)
+    rows = torch.zeros(8, 3 * unique_rows.SOME)
     rows[::2, 1] = 1.0  # every third column is looked at first
-    assert len(sharing.kinds(rows).first) == 2
+    assert len(unique_rows.kinds(rows).first) == 2
     rows[:, 0] = torch.arange(8.0)
-    assert sharing.kinds(rows) is None
+    assert unique_rows.kinds(rows) is None
 
 
 def test_two_kinds_that_get_the_same_number_are_not_taken_for_one(monkeypatch):
-    monkeypatch.setattr(sharing, "_factors", lambda size, device: torch.zeros(size, dtype=torch.int64))
-    assert sharing.kinds(torch.tensor([[0.0], [1.0], [0.0], [0.0]])) is None
+    monkeypatch.setattr(unique_rows, "_factors", lambda size, device: torch.zeros(size, dtype=torch.int64))
+    assert unique_rows.kinds(torch.tensor([[0.0], [1.0], [0.0], [0.0]])) is None
 
 
 def test_the_loss_of_disco_reads_the_model_only_at_the_actions_taken(given):

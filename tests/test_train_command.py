@@ -9,15 +9,14 @@ import time
 
 import pytest
 
-from port import train, train_checks
-from port.training import logs
+from port.train import __main__, checks, logs
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SMALL = ["--batch-size", "4", "--rollout-length", "5", "--capacity", "8", "--checkpoint-every", "2", "--episodes", "4"]
 
 
 def command(out, *more, name="Catch-4x3"):
-    return train.main([name, "--envs", "2", "--out", str(out), "--quiet", *SMALL, *more])
+    return __main__.main([name, "--envs", "2", "--out", str(out), "--quiet", *SMALL, *more])
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +130,7 @@ def test_another_environment_in_the_folder_is_told_before_lesser_settings(done, 
 
 def test_each_environment_rule_and_seed_has_a_folder_of_its_own():
     def folder(*asked):
-        return train_checks.default_out(train.parser().parse_args(asked)).as_posix()
+        return checks.default_out(__main__.parser().parse_args(asked)).as_posix()
 
     assert folder("CartPole-v1") == "reports/out/train/CartPole-v1-disco-seed0"
     assert folder("CartPole-v1", "--rule", "actor_critic", "--seed", "2").endswith("/CartPole-v1-actor_critic-seed2")

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from port import evaluation, trees
+from port import trees
 from port.agent import Agent
 from port.config import PolicyGradientConfig, get_settings_actor_critic
 from port.environments import Catch
-from port.evaluation import EvalConfig
+from port.evaluate.loop import EvalConfig
 from port.examples import own_network, step_functions
-from port.training import CatchWorld, StepFunctions, TrainConfig, Trainer, checkpoint, load_rule
+from port.train import CatchWorld, StepFunctions, TrainConfig, Trainer, checkpoint, load_rule
 from tests.small_rule import AGENT, CONFIG, meta_params, same
 
 
@@ -47,7 +47,7 @@ MAKERS = {"catch": catch_trainer, "functions": corridor_trainer, "gymnasium": gy
 def test_on_catch_it_is_the_evaluation_loop_to_the_last_bit():
     loop = EvalConfig(num_steps=12, batch_size=4, rollout_length=6, replay_ratio=2, capacity=16, rows=4, columns=3)
     agent = Agent(AGENT, (4, 3, 1), 3)
-    *_, last = evaluation.live(agent, meta_params(), loop)
+    *_, last = loop.live(agent, meta_params(), loop)
     trainer = catch_trainer(checkpoint_every=0)
     trainer.run(12)
     assert same(trees.flatten(trainer.state), trees.flatten(last.state))
@@ -221,7 +221,7 @@ def test_evaluation_refuses_the_wrong_environments():
 
 
 def test_an_episode_that_is_cut_off_is_worth_what_the_agent_expects_there():
-    from port.training import rollouts
+    from port.train import rollouts
 
     trainer = corridor_trainer(seed=3)
     generator = torch.Generator().manual_seed(0)

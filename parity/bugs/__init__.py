@@ -5,7 +5,7 @@ A mistake is data, a table in one of the files of `catalogue/`:
     [[bug]]
     name = "polyak_reversed"
     layer = "optim/target_average"      # where it should be found first, in data-flow order
-    module = "port.optim"
+    module = "port.optimizers"
     old = "old * coeff + (1.0 - coeff) * online[name]"      # stands exactly once in the module's source
     new = "old * (1.0 - coeff) + coeff * online[name]"
     explanation = "What people get wrong, and why."
@@ -37,7 +37,7 @@ PLACE = ("module", "old", "new")
 PORT = "port.adapter:implementation"
 SLOWER = "slower"  # no mistake of a layer: every fifth update is lost, so that the port's curve is stretched by 1.25
 EVERY_FIFTH_LOST = Edit(
-    "port.evaluation",
+    "port.evaluate.loop",
     "if len(self.buffer) >= config.min_buffer_size:",
     "if len(self.buffer) >= config.min_buffer_size and self._steps % 5:",
 )

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 
-from port import evaluation, weights
+from port import weights
 from port.agent import Agent
 from port.config import (
     ActorCriticConfig,
@@ -23,7 +23,7 @@ from port.config import (
     get_settings_disco,
 )
 from port.environments import Catch
-from port.evaluation import EvalConfig
+from port.evaluate.loop import EvalConfig
 from port.types import Params
 
 Step: TypeAlias = tuple[int, list[bool], float | None]
@@ -78,5 +78,5 @@ def live(setting: Setting, seed: int) -> Iterator[Step]:
     env, config = Catch(loop.rows, loop.columns), agent_config(setting)
     meta_params: Params = weights.load_npz(setting.weights_path(), config.meta_net) if setting.weights else {}
     agent = Agent(config, env.observation_shape, env.num_actions)
-    for report in evaluation.live(agent, meta_params, loop):
+    for report in loop.live(agent, meta_params, loop):
         yield report.frames, [value > 0 for value in report.episode_returns], report.logs.get("q_loss")

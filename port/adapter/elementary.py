@@ -6,29 +6,30 @@ from typing import Any
 
 import torch
 
-from port import moving_average, ops, transforms, values
+from port import input_transforms, moving_average, ops
 from port.adapter.inputs import LAYERS, LayerFn, Settings, Tensors, ema, flat_ema, layer
+from port.value_fns import value_utils
 
 
 def _transform(name: str) -> LayerFn:
     def run(x: Tensors, s: Settings) -> Tensors:
         policy = x.get("policy", torch.zeros((), dtype=s["torch_dtype"]))
-        return {"out": transforms.apply(name, x["x"], x.get("actions", x["x"]), policy)}
+        return {"out": input_transforms.apply(name, x["x"], x.get("actions", x["x"]), policy)}
 
     return run
 
 
-LAYERS |= {f"transforms/{name}": _transform(name) for name in transforms.TRANSFORMS}
+LAYERS |= {f"transforms/{name}": _transform(name) for name in input_transforms.TRANSFORMS}
 
 
 @layer("transforms/normalize")
 def _normalize(x: Tensors, s: Settings) -> Tensors:
-    def average(name: str) -> transforms.DebiasedAverage:
+    def average(name: str) -> input_transforms.DebiasedAverage:
         hidden = x[f"state/{name}/hidden"]
-        return transforms.DebiasedAverage(hidden, torch.zeros_like(hidden), x[f"state/{name}/counter"])
+        return input_transforms.DebiasedAverage(hidden, torch.zeros_like(hidden), x[f"state/{name}/counter"])
 
-    given = transforms.NormalizeState(average("m1"), average("m2"))
-    out, state = transforms.normalize(x["x"], given, averaging=s.get("averaging"))
+    given = input_transforms.NormalizeState(average("m1"), average("m2"))
+    out, state = input_transforms.normalize(x["x"], given, averaging=s.get("averaging"))
     new = {"m1": state.m1, "m2": state.m2}
     return {
         "out": out,
@@ -61,20 +62,20 @@ def _net_options(s: Settings) -> dict[str, Any]:
 
 @layer("values/q_and_v")
 def _q_and_v(x: Tensors, s: Settings) -> Tensors:
-    q, v = values.q_and_v(x["q_logits"], x["pi_logits"], s["max_abs_value"])
+    q, v = value_utils.q_and_v(x["q_logits"], x["pi_logits"], s["max_abs_value"])
     return {"q": q, "v": v}
 
 
 @layer("values/estimate_q")
 def _estimate_q(x: Tensors, s: Settings) -> Tensors:
     own = {"values": x["target_values"], "q_values": x["target_q_values"], **x}
-    outs = values.estimate_q_values(**own, discount=s["discount"], lambda_=s["lambda"])
+    outs = value_utils.estimate_q_values(**own, discount=s["discount"], lambda_=s["lambda"])
     return {name: getattr(outs, name) for name in ("q_target", "value_target", "adv", "td", "q_td", "qv_adv")}
 
 
 @layer("values/outs")
 def _value_outs(x: Tensors, s: Settings) -> Tensors:
-    outs, adv_ema, td_ema = values.value_outs(
+    outs, adv_ema, td_ema = value_utils.value_outs(
         q_net_out=x["q_logits"],
         target_q_net_out=x["target_q_logits"],
         pi_logits=x["pi_logits"],
@@ -91,10 +92,12 @@ def _value_outs(x: Tensors, s: Settings) -> Tensors:
 
 
 LAYERS |= {
-    "values/from_logits": lambda x, s: {"value": values.values_from_logits(x["net_out"], **_net_options(s))},
+    "values/from_logits": lambda x, s: {"value": value_utils.values_from_logits(x["net_out"], **_net_options(s))},
     "values/retrace": lambda x, s: {"q_target": _estimate_q(x, s)["q_target"]},
     "values/loss_from_target": lambda x, s: {
-        "loss": values.value_loss_from_target(x["net_out"], x["target"], **_net_options(s))
+        "loss": value_utils.value_loss_from_target(x["net_out"], x["target"], **_net_options(s))
     },
-    "values/loss_from_td": lambda x, s: {"loss": values.value_loss_from_td(x["net_out"], x["td"], **_net_options(s))},
+    "values/loss_from_td": lambda x, s: {
+        "loss": value_utils.value_loss_from_td(x["net_out"], x["td"], **_net_options(s))
+    },
 }

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from port import evaluation
 from port.adapter.inputs import Settings, Tensors, below, layer, under
 from port.environments import Batched, Catch, CatchState, HostCatch, spread_seed
+from port.evaluate import loop
 from port.replay import ReplayBuffer
 from port.types import Rollout, Timestep
 
@@ -77,5 +77,5 @@ def _replay_sample(x: Tensors, s: Settings) -> Tensors:
 
 @layer("eval/accumulate_returns")
 def _accumulate_returns(x: Tensors, s: Settings) -> Tensors:
-    so_far, returns = evaluation.accumulate_returns(x["so_far"], x["rewards"], x["discounts"])
+    so_far, returns = loop.accumulate_returns(x["so_far"], x["rewards"], x["discounts"])
     return {"so_far": so_far, "returns": returns}

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from port import names, networks
+from port import network
 from port.agent import Agent
 from port.config import AgentConfig, AgentNetConfig, DiscoConfig, HyperParams, MetaNetConfig, MetaRnnConfig
+from port.networks import param_names
 from port.types import EmaState, LstmState, Params, RuleInputs
 
 Tensors = dict[str, Tensor]
@@ -87,8 +88,8 @@ def agent(s: Settings) -> Agent:
     meta = meta_config(s) if "H" in s else MetaNetConfig(prediction_size=s["P"])
     config = AgentConfig(**speeds, hyper=hyper_params(s), rule=rule_config(s), meta_net=meta, net=net_config(s))
     obs_spec, A = tuple(s["obs"]), s["A"]
-    network = networks.compiled(networks.MlpNetwork(config, obs_spec, A)) if s.get("is_compiled") else None
-    return Agent(config, obs_spec, A, network, averaging=s.get("averaging"))
+    compiled = network.compiled(network.MlpNetwork(config, obs_spec, A)) if s.get("is_compiled") else None
+    return Agent(config, obs_spec, A, compiled, averaging=s.get("averaging"))
 
 
 def to_ours(prefix: str, x: Tensors, table: Mapping[str, str]) -> Params:
@@ -104,12 +105,12 @@ def to_original(prefix: str, params: Params, table: Mapping[str, str]) -> Tensor
 
 def agent_params(x: Tensors, s: Settings, prefix: str = "params") -> Params:
     """Agent parameters among the inputs."""
-    return to_ours(prefix, x, names.agent_names(net_config(s)))
+    return to_ours(prefix, x, param_names.agent_names(net_config(s)))
 
 
 def meta_params(x: Tensors, s: Settings) -> Params:
     """Meta-parameters among the inputs."""
-    return to_ours("meta_params", x, names.meta_names(meta_config(s)))
+    return to_ours("meta_params", x, param_names.meta_names(meta_config(s)))
 
 
 def ema(prefix: str, x: Tensors) -> EmaState:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from port import disco, names, optim
+from port import optimizers
 from port.adapter.inputs import (
     Settings,
     Tensors,
@@ -28,7 +28,9 @@ from port.adapter.inputs import (
     under,
 )
 from port.agent import LAST_STEP
+from port.networks import param_names
 from port.types import AdamState, LearnerState, MetaState, Rollout, Timestep
+from port.update_rules import disco
 
 
 def adam_state(x: Tensors, table: Mapping[str, str]) -> AdamState:
@@ -50,22 +52,22 @@ def _as_given(prefix: str, x: Tensors) -> dict[str, str]:
 @layer("optim/adam")
 def _adam(x: Tensors, s: Settings) -> Tensors:
     same = _as_given("grads", x)
-    updates, state = optim.adam_sg(under("grads", x), adam_state(x, same), s["b1"], s["b2"], s["eps"])
+    updates, state = optimizers.adam_sg(under("grads", x), adam_state(x, same), s["b1"], s["b2"], s["eps"])
     return {**below("updates", updates), **flat_adam(state, same)}
 
 
 @layer("optim/update")
 def _update(x: Tensors, s: Settings) -> Tensors:
     same = _as_given("grads", x)
-    directions, state = optim.adam_sg(under("grads", x), adam_state(x, same))
-    updates = optim.clip_and_scale(directions, s["max_abs_update"], s["learning_rate"])
-    params = optim.apply_updates(under("params", x), updates)
+    directions, state = optimizers.adam_sg(under("grads", x), adam_state(x, same))
+    updates = optimizers.clip_and_scale(directions, s["max_abs_update"], s["learning_rate"])
+    params = optimizers.apply_updates(under("params", x), updates)
     return {**below("params", params), **below("updates", updates), **flat_adam(state, same)}
 
 
 @layer("optim/target_average")
 def _target_average(x: Tensors, s: Settings) -> Tensors:
-    return below("target", optim.target_average(under("target", x), under("online", x), s["target_params_coeff"]))
+    return below("target", optimizers.target_average(under("target", x), under("online", x), s["target_params_coeff"]))
 
 
 def meta_state(x: Tensors, s: Settings) -> MetaState:
@@ -76,7 +78,7 @@ def meta_state(x: Tensors, s: Settings) -> MetaState:
 
 def flat_meta_state(state: MetaState, s: Settings) -> Tensors:
     """The rule's memory as outputs."""
-    table = names.agent_names(net_config(s))
+    table = param_names.agent_names(net_config(s))
     return {
         **below("meta_state/rnn", state.rnn_state._asdict()),
         **flat_ema("meta_state/adv_ema", state.adv_ema),
@@ -134,19 +136,19 @@ def _loss(x: Tensors, s: Settings) -> Tensors:
     return {
         "total_loss": total,
         **below("log", logs),
-        **to_original("grads", grads, names.agent_names(net_config(s))),
+        **to_original("grads", grads, param_names.agent_names(net_config(s))),
     }
 
 
 def learner_state(x: Tensors, s: Settings) -> LearnerState:
     """The learner's state among the inputs."""
-    table = names.agent_names(net_config(s))
+    table = param_names.agent_names(net_config(s))
     return LearnerState(agent_params(x, s), adam_state(x, table), meta_state(x, s))
 
 
 def flat_learner_state(state: LearnerState, s: Settings) -> Tensors:
     """The learner's state as outputs."""
-    table = names.agent_names(net_config(s))
+    table = param_names.agent_names(net_config(s))
     params = to_original("params", state.params, table)
     return {**params, **flat_adam(state.opt_state, table), **flat_meta_state(state.meta_state, s)}
 

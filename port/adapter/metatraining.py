@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from port import meta_gradient, names, value_fn, vtrace
 from port.adapter.inputs import (
     Settings,
     Tensors,
@@ -20,7 +19,10 @@ from port.adapter.inputs import (
     under,
 )
 from port.adapter.learning import adam_state, flat_adam, flat_learner_state, learner_state, rollout
+from port.meta_train import meta_gradient
+from port.networks import param_names
 from port.types import Rollout
+from port.value_fns import value_fn, vtrace
 
 
 @layer("values/vtrace")
@@ -63,13 +65,13 @@ def value_config(s: Settings) -> value_fn.ValueFnConfig:
 
 def value_state(x: Tensors, s: Settings) -> value_fn.ValueState:
     """The value function's state among the inputs."""
-    table = names.value_names(s["value_dense"])
+    table = param_names.value_names(s["value_dense"])
     return value_fn.ValueState(to_ours("params", x, table), adam_state(x, table), ema("adv_ema", x), ema("td_ema", x))
 
 
 def flat_value_state(state: value_fn.ValueState, s: Settings) -> Tensors:
     """The value function's state as outputs."""
-    table = names.value_names(s["value_dense"])
+    table = param_names.value_names(s["value_dense"])
     return {
         **to_original("params", state.params, table),
         **flat_adam(state.opt_state, table),
@@ -110,7 +112,7 @@ def _outer_arguments(x: Tensors, s: Settings) -> tuple[Any, ...]:
 def _outer_loss(x: Tensors, s: Settings) -> Tensors:
     result = meta_gradient.meta_gradient(*_outer_arguments(x, s))
     return {
-        **to_original("meta_grads", result.grads, names.meta_names(meta_config(s))),
+        **to_original("meta_grads", result.grads, param_names.meta_names(meta_config(s))),
         **flat_learner_state(result.state.learner, s),
         **below("value", flat_value_state(result.state.value, s)),
         **below("log", result.meta_log),
@@ -119,7 +121,7 @@ def _outer_loss(x: Tensors, s: Settings) -> Tensors:
 
 @layer("meta_train/second_derivative")
 def _second_derivative(x: Tensors, s: Settings) -> Tensors:
-    table = names.meta_names(meta_config(s))
+    table = param_names.meta_names(meta_config(s))
     along = meta_gradient.meta_gradient_along(to_ours("direction", x, table), *_outer_arguments(x, s))
     return to_original("meta_grads", along, table)
 

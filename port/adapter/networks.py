@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from port import agent_net, init, meta_net, names, nets
 from port.adapter.inputs import (
     LAYERS,
     Settings,
@@ -22,6 +21,7 @@ from port.adapter.inputs import (
     to_ours,
     under,
 )
+from port.networks import agent_net, init, meta_nets, nets, param_names
 from port.types import LstmState
 
 
@@ -57,7 +57,7 @@ def _action_model(x: Tensors, s: Settings) -> Tensors:
 
 @layer("nets/agent_init")
 def _agent_init(x: Tensors, s: Settings) -> Tensors:
-    config, table = agent(s).config, names.agent_names(net_config(s))
+    config, table = agent(s).config, param_names.agent_names(net_config(s))
     shapes = init.shapes_of_agent(config, tuple(s["obs"]), s["A"])
     made = init.params_from_noise(to_ours("noise", x, table), shapes, init.agent_stds(config, shapes))
     return to_original("params", made, table)
@@ -66,38 +66,38 @@ def _agent_init(x: Tensors, s: Settings) -> Tensors:
 @layer("meta/init")
 def _meta_init(x: Tensors, s: Settings) -> Tensors:
     config = meta_config(s)
-    shapes, table = names.meta_shapes(config), names.meta_names(config)
+    shapes, table = param_names.meta_shapes(config), param_names.meta_names(config)
     made = init.params_from_noise(to_ours("noise", x, table), shapes, init.meta_stds(config, shapes))
     return to_original("params", made, table)
 
 
 @layer("meta/inputs")
 def _meta_inputs(x: Tensors, s: Settings) -> Tensors:
-    features = meta_net.Features(experience(x))
-    vector, embedding = meta_net.build_inputs(features, meta_config(s).inputs, meta_params(x, s))
+    features = meta_nets.Features(experience(x))
+    vector, embedding = meta_nets.build_inputs(features, meta_config(s).inputs, meta_params(x, s))
     return {"x": vector, "policy_emb": embedding}
 
 
 @layer("meta/gate")
 def _gate(x: Tensors, s: Settings) -> Tensors:
     hidden = x["rnn/hidden"]
-    return {"x": meta_net.gate(meta_params(x, s), x["x"], LstmState(hidden, torch.zeros_like(hidden)))}
+    return {"x": meta_nets.gate(meta_params(x, s), x["x"], LstmState(hidden, torch.zeros_like(hidden)))}
 
 
 @layer("meta/rnn")
 def _meta_rnn(x: Tensors, s: Settings) -> Tensors:
-    features, option = meta_net.Features(experience(x)), meta_config(s).inputs
-    state = meta_net.meta_rnn(meta_params(x, s), features, option, under("meta_out", x), rnn_state("rnn", x))
+    features, option = meta_nets.Features(experience(x)), meta_config(s).inputs
+    state = meta_nets.meta_rnn(meta_params(x, s), features, option, under("meta_out", x), rnn_state("rnn", x))
     return below("rnn", state._asdict())
 
 
 @layer("meta/whole")
 def _meta_whole(x: Tensors, s: Settings) -> Tensors:
-    outs, state = meta_net.meta_net(meta_params(x, s), experience(x), rnn_state("rnn", x), meta_config(s).inputs)
+    outs, state = meta_nets.meta_net(meta_params(x, s), experience(x), rnn_state("rnn", x), meta_config(s).inputs)
     return {**outs, **below("rnn", state._asdict())}
 
 
 LAYERS |= {
-    "meta/trajectory_rnn": lambda x, s: {"x": meta_net.trajectory_rnn(meta_params(x, s), x["x"], x["is_terminal"])},
-    "meta/heads": lambda x, s: dict(meta_net.heads(meta_params(x, s), x["x"], x["policy_emb"])),
+    "meta/trajectory_rnn": lambda x, s: {"x": meta_nets.trajectory_rnn(meta_params(x, s), x["x"], x["is_terminal"])},
+    "meta/heads": lambda x, s: dict(meta_nets.heads(meta_params(x, s), x["x"], x["policy_emb"])),
 }

@@ -7,14 +7,16 @@ from typing import Any
 
 import torch
 
-from port import names, ops, update_rule
-from port.actor_critic import ActorCritic
+from port import ops
 from port.adapter.inputs import Settings, Tensors, below, ema, experience, flat_ema, layer, to_original, to_ours, under
 from port.adapter.learning import adam_state, flat_adam, rollout
 from port.agent import Agent
 from port.config import ActorCriticConfig, ActorCriticHyperParams, AgentConfig, AgentNetConfig, PolicyGradientConfig
-from port.policy_gradient import PolicyGradient
+from port.networks import param_names
 from port.types import ActorCriticState, LearnerState, ValueOuts
+from port.update_rules import base
+from port.update_rules.actor_critic import ActorCritic
+from port.update_rules.policy_gradient import PolicyGradient
 
 
 @layer("ops/policy_gradient_loss")
@@ -56,7 +58,7 @@ def _loss(x: Tensors, s: Settings) -> Tensors:
     rule = PolicyGradient(PolicyGradientConfig(**_fields(PolicyGradientConfig, s)))
     given, unset = under("value_out", x), torch.zeros_like(x["value_out/adv"])
     value_out = ValueOuts(**{name: given.get(name, unset) for name in ValueOuts._fields})
-    loss, _, logs = update_rule.apply(rule, None, {}, None, replace(experience(x), value_out=value_out))
+    loss, _, logs = base.apply(rule, None, {}, None, replace(experience(x), value_out=value_out))
     return {"loss": loss, **below("log", logs)}
 
 
@@ -68,7 +70,7 @@ def actor_critic_agent(s: Settings) -> Agent:
 
 
 def _names(agent: Agent) -> dict[str, str]:
-    return names.agent_names(agent.config.net, agent.rule.heads(agent.num_actions))
+    return param_names.agent_names(agent.config.net, agent.rule.heads(agent.num_actions))
 
 
 def actor_critic_state(x: Tensors, s: Settings) -> LearnerState:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from port import names
 from port.meta_train.config import MetaTrainConfig
+from port.networks import param_names
 from port.types import AdamState, Params
 
 FORMAT = "disco-parity meta-training 1"
@@ -68,7 +68,7 @@ def load(path: Path, config: MetaTrainConfig) -> Checkpoint:
     if about.get("format") != FORMAT:
         raise ValueError(f"{path} is no checkpoint of this meta-training.")
     check_same(MetaTrainConfig.from_json(about["config"]), config, path)
-    shapes = names.meta_shapes(config.agent.meta_net)
+    shapes = param_names.meta_shapes(config.agent.meta_net)
 
     def params(prefix: str) -> Params:
         # In the order of a fresh start, not the file's: norms are summed in it, and must be the same to the last bit.
@@ -79,7 +79,7 @@ def load(path: Path, config: MetaTrainConfig) -> Checkpoint:
         meta_params = params("meta_params/")
     except KeyError as missing:
         raise ValueError(f"{path} is damaged: it lacks {missing}. {REMEDY}") from None
-    names.check_shapes(meta_params, shapes, f"meta-parameters in {path}")
+    param_names.check_shapes(meta_params, shapes, f"meta-parameters in {path}")
     members = {name: x for name, x in tensors.items() if name.startswith("member/")}
     best = (about["best_score"], about["best_step"])
     return Checkpoint(about["step"], meta_params, opt_state, members, *best, about.get("weights", ""))

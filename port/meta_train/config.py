@@ -16,8 +16,8 @@ from port.config import (
     is_number,
 )
 from port.environments.catch import check_board
-from port.meta_gradient import OuterLossConfig
-from port.value_fn import ValueFnConfig
+from port.meta_train.meta_gradient import OuterLossConfig
+from port.value_fns.value_fn import ValueFnConfig
 
 
 def _setting(default: Any, help: str) -> Any:

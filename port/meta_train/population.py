@@ -11,12 +11,14 @@ from typing import NamedTuple
 
 import torch
 
-from port import acting, evaluation, meta_checkpointing, meta_gradient, value_fn
 from port.agent import Agent
 from port.environments import Catch
-from port.meta_gradient import LearningState
+from port.evaluate import acting, loop
+from port.meta_train import meta_gradient, recompute
 from port.meta_train.config import MetaTrainConfig, board_size
+from port.meta_train.meta_gradient import LearningState
 from port.types import Params, Rollout
+from port.value_fns import value_fn
 
 DTYPE = torch.float32
 
@@ -93,7 +95,7 @@ class Member:
             state = self.fresh(step)
         train, valid, stream = self.act(step, state)
         c = self.config
-        differentiate = meta_checkpointing.checkpointed_meta_gradient if c.recompute else meta_gradient.meta_gradient
+        differentiate = recompute.checkpointed_meta_gradient if c.recompute else meta_gradient.meta_gradient
         result = differentiate(self.agent, c.value_fn, c.outer, meta_params, state.learning, train, valid)
         rewards = torch.stack([rollout.rewards for rollout in train])
         caught, missed = int((rewards > 0).sum()), int((rewards < 0).sum())
@@ -126,7 +128,7 @@ class Score(NamedTuple):
 def evaluate(config: MetaTrainConfig, meta_params: Params, board: str, seed: int, steps: int) -> Score:
     """Lets a fresh agent learn by the rule in the original's evaluation loop."""
     rows, columns = board_size(board)
-    settings = evaluation.EvalConfig(num_steps=steps, rows=rows, columns=columns, seed=seed)
+    settings = loop.EvalConfig(num_steps=steps, rows=rows, columns=columns, seed=seed)
     agent = Agent(config.agent, (rows, columns, 1), Catch.num_actions)
-    result = evaluation.evaluate(agent, meta_params, settings, DTYPE)
+    result = loop.evaluate(agent, meta_params, settings, DTYPE)
     return Score(float((result.episode_returns > 0).mean()), result.catch_rate)

@@ -10,13 +10,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from port import init, meta_gradient, optim, weights
-from port.folder_lock import FolderLock
-from port.meta_train import checkpoint
+from port import optimizers, weights
+from port.meta_train import checkpoint, meta_gradient
 from port.meta_train.checkpoint import Checkpoint, CsvLog
 from port.meta_train.config import MetaTrainConfig
 from port.meta_train.population import DTYPE, Contribution, generator
 from port.meta_train.workers import Workers
+from port.networks import init
+from port.storage.folder_lock import FolderLock
 from port.types import Logs, Params
 
 NEVER = -1
@@ -78,7 +79,7 @@ def start(config: MetaTrainConfig, given: Path | None) -> Checkpoint:
     else:
         source = generator(config.seed, "meta_params")
         meta_params = init.init_meta_params(config.agent.meta_net, source, DTYPE)
-    return Checkpoint(0, meta_params, optim.init_adam(meta_params), {}, float("-inf"), NEVER, digest)
+    return Checkpoint(0, meta_params, optimizers.init_adam(meta_params), {}, float("-inf"), NEVER, digest)
 
 
 def begin(config: MetaTrainConfig, files: Files, given: Path | None) -> Checkpoint:

@@ -24,8 +24,8 @@ from parity.layers.spec import Arrays
 from parity.repro import literal
 from parity.store import Golden, Store, write_atomically
 from parity.tolerance import PRECISIONS, scale_of, tolerance
-from port import agent_net
 from port.adapter.inputs import agent_params
+from port.networks import agent_net
 from reports.audit.causes import REACHES, Cause, Shown, corrected_copy
 
 HEADS = ("logits", "y", "z", "q", "aux_pi")

@@ -102,8 +102,9 @@ def weights_for(folder: Path) -> tuple[Path, str]:
     try:
         return reference.find_weights(download=False).path, "Disco103 (sha256 verified)"
     except reference.WeightsError:
-        from port import MetaNetConfig, init, weights
+        from port import MetaNetConfig, weights
         from port.meta_train.population import DTYPE, generator
+        from port.networks import init
 
         path = folder / "weights.npz"
         weights.save_npz(path, init.init_meta_params(MetaNetConfig(), generator(0, "meta_params"), DTYPE))

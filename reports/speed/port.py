@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from port import acting, weights
+from port import weights
 from port.adapter.curves import agent_config
 from port.agent import Agent
 from port.environments import Catch
-from port.evaluation import DrawnRandomness, EvalConfig, live
+from port.evaluate import acting
+from port.evaluate.loop import DrawnRandomness, EvalConfig, live
 from port.meta_train import MetaTrainConfig
-from port.networks import Network, compiled
+from port.network import Network, compiled
 from port.types import Params, Rollout
 from reports.speed.stages import Stopwatch
 from reports.speed.workload import Arrays, Job, Work

@@ -13,8 +13,10 @@ from unittest import mock
 import torch
 
 from port import agent as agent_module
-from port import meta_net, optim, values
+from port import optimizers
 from port.agent import Agent
+from port.networks import meta_nets
+from port.value_fns import value_utils
 
 REST = "checks and the rest"
 ORDER = (
@@ -30,14 +32,14 @@ ORDER = (
     REST,
 )
 PARTS: tuple[tuple[Any, str, str], ...] = (
-    (values, "value_outs", "values"),
-    (meta_net, "meta_net", "meta-network"),
-    (optim, "target_average", "target averaging"),
+    (value_utils, "value_outs", "values"),
+    (meta_nets, "meta_net", "meta-network"),
+    (optimizers, "target_average", "target averaging"),
     (Agent, "loss", "loss"),
-    (optim, "adam_sg", "optimiser"),
-    (optim, "clip_and_scale", "optimiser"),
-    (optim, "apply_updates", "optimiser"),
-    (optim, "global_norm", "norms for the logs"),
+    (optimizers, "adam_sg", "optimiser"),
+    (optimizers, "clip_and_scale", "optimiser"),
+    (optimizers, "apply_updates", "optimiser"),
+    (optimizers, "global_norm", "norms for the logs"),
 )
 
 

@@ -21,7 +21,7 @@ from typing import IO, Any
 from parity.implementation import CannotRun
 from reports.speed.workload import Job, Sample, Work, cpu_seconds, peak_megabytes
 
-SPINS = "3000"  # as port.threads has it, which is not imported here: it would bring torch into the original's process
+SPINS = "3000"  # as port.fast.omp has it, which is not imported here: it would bring torch into the original's process
 SIDES = {
     "port": "reports.speed.port:Port",
     "port_compiled": "reports.speed.port:Compiled",
@@ -79,7 +79,7 @@ def load_side(name: str, threads: int) -> Any:
 
 
 def _environment(threads: int) -> dict[str, str]:
-    """Threads for torch, which spin as `port.threads` has it, and for XLA, which decides on all else by itself."""
+    """Threads for torch, which spin as `port.fast.omp` has it, and for XLA, which decides on all else by itself."""
     count = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NPROC")}
     count["GOMP_SPINCOUNT"] = SPINS
     path = [os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from parity.curves import Setting, Step
-from port import agent_net
 from port.adapter.curves import agent_config
 from port.agent import Agent
+from port.networks import agent_net
 from reports.audit.disco_torch.learning import Tensors, UsersAgent, trainer
 
 

@@ -14,8 +14,8 @@ import torch
 from disco_torch import update_rule
 from torch import Tensor, nn
 
-from port import agent_net, names
 from port.adapter.inputs import net_config, to_original, to_ours
+from port.networks import agent_net, param_names
 from reports.audit.disco_torch.inputs import Settings, Tensors, below, ema, flat_ema, rollout, under
 from reports.audit.disco_torch.metanet import blank, network, no_memory
 
@@ -60,7 +60,7 @@ def rule(s: Settings, meta: nn.Module | None = None) -> update_rule.DiscoUpdateR
 
 def table(s: Settings) -> dict[str, str]:
     """Our names of the agent's parameters to the original's."""
-    return names.agent_names(net_config(s))
+    return param_names.agent_names(net_config(s))
 
 
 def meta_state(x: Tensors, s: Settings) -> dict[str, Any]:

@@ -1,0 +1,315 @@
+"""The evaluation loop of the original's `eval` notebook: a fresh agent learns Catch by a rule.
+
+Each step acts for one rollout in a few environments, adds it to a replay buffer, and learns from a batch out of the
+buffer, once that is large enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from port.agent import Agent
+from port.config import AgentConfig, AgentNetConfig, PolicyGradientConfig
+from port.environments import Catch
+from port.evaluate import acting
+from port.replay import ReplayBuffer
+from port.types import LearnerState, Logs, Params, Rollout
+
+LAST_EPISODES = 100  # over which the catch rate is taken
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Settings of the loop; the defaults are those of the original's notebook."""
+
+    num_steps: int = 1000  # rollouts, and nearly as many learner steps
+    batch_size: int = 64  # trajectories per learner step
+    rollout_length: int = 29  # acted steps, so that a learner sees one transition less
+    replay_ratio: int = 32  # learned trajectories per acted one
+    capacity: int = 1024  # trajectories in the replay buffer
+    rows: int = 8
+    columns: int = 8
+    seed: int = 0  # of the agent's parameters, its actions and the balls
+    replay_seed: int = 17
+
+    def __post_init__(self) -> None:
+        for name in ("num_steps", "batch_size", "replay_ratio", "capacity"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"EvalConfig.{name} is {getattr(self, name)}; it must be positive.")
+        if self.rollout_length < 2:
+            raise ValueError(f"EvalConfig.rollout_length is {self.rollout_length}; one transition takes 2 steps.")
+        if self.batch_size % self.replay_ratio:
+            raise ValueError(
+                f"A batch of {self.batch_size} is no multiple of the replay ratio {self.replay_ratio}; the number of "
+                "environments is their quotient."
+            )
+        if self.capacity < self.batch_size:
+            raise ValueError(
+                f"A buffer of {self.capacity} never holds a batch of {self.batch_size}; nothing would learn."
+            )
+
+    @property
+    def num_envs(self) -> int:
+        """Environments that act side by side."""
+        return self.batch_size // self.replay_ratio
+
+    @property
+    def min_buffer_size(self) -> int:
+        """Trajectories that must be there before learning starts."""
+        return self.batch_size
+
+
+def eval_agent_config(config: AgentConfig | None = None) -> AgentConfig:
+    """An agent as the original's notebook sets it up, whatever its rule: network and learning rate."""
+    return replace(config or AgentConfig(), learning_rate=1e-2, net=AgentNetConfig())
+
+
+class Randomness(Protocol):
+    """All that the loop leaves to chance, but for parameters and replay; a recorded life gives the same again."""
+
+    def first_columns(self) -> Tensor:
+        """Columns of the first balls, [B]."""
+
+    def rollout(self) -> tuple[Tensor, Tensor]:
+        """For the next rollout: Gumbel noise [L, B, A], and columns of new balls [L, B]."""
+
+
+class DrawnRandomness:
+    """Noise from a torch generator."""
+
+    def __init__(self, config: EvalConfig, env: Catch, generator: torch.Generator, dtype: torch.dtype) -> None:
+        """Takes the generator, which moves on with every draw."""
+        self._shape = (config.rollout_length, config.num_envs)
+        self._env, self._generator, self._dtype = env, generator, dtype
+
+    def first_columns(self) -> Tensor:
+        """Columns of the first balls, [B]."""
+        return self._env.draw_columns(self._generator, self._shape[1])
+
+    def rollout(self) -> tuple[Tensor, Tensor]:
+        """Gumbel noise [L, B, A], and columns of new balls [L, B]."""
+        shape = (*self._shape, self._env.num_actions)
+        uniform = torch.rand(shape, generator=self._generator, device=self._generator.device, dtype=self._dtype)
+        uniform = uniform.clamp_min(torch.finfo(self._dtype).tiny)
+        return -torch.log(-torch.log(uniform)), self._env.draw_columns(self._generator, *self._shape)
+
+
+def accumulate_returns(so_far: Tensor, rewards: Tensor, discounts: Tensor) -> tuple[Tensor, Tensor]:
+    """Adds rewards up within episodes, over the borders of rollouts.
+
+    Args:
+        so_far: [B], what the running episodes have brought before.
+        rewards: [L, B].
+        discounts: [L, B], zero at the last step of an episode.
+
+    Returns:
+        What the episodes that run on have brought, [B], and the sum up to each step, its reward included, [L, B].
+    """
+    if not (rewards.ndim == 2 and rewards.shape == discounts.shape and so_far.shape == rewards.shape[1:]):
+        shapes = [tuple(x.shape) for x in (so_far, rewards, discounts)]
+        raise ValueError(f"Returns take sums of [B], rewards and discounts of [L, B]; got {shapes}.")
+    returns = []
+    for reward, discount in zip(rewards.unbind(), discounts.to(rewards.dtype).unbind(), strict=True):
+        total = so_far + reward
+        returns.append(total)
+        so_far = total * discount
+    return so_far, torch.stack(returns)
+
+
+class StepReport(NamedTuple):
+    """What a caller sees of each step of the loop.
+
+    Attributes:
+        step: from 0.
+        frames: acted in all environments so far.
+        rollout: what was acted, [L, B].
+        episode_returns: of the episodes that ended in it, in the order in which they ended.
+        catch_rate: over the last 100 episodes so far, NaN before the first has ended.
+        logs: of the learner step, scalars; empty while the buffer fills.
+        state: of the learner afterwards.
+    """
+
+    step: int
+    frames: int
+    rollout: Rollout
+    episode_returns: list[float]
+    catch_rate: float
+    logs: Logs
+    state: LearnerState
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """How a life went.
+
+    Attributes:
+        config: of the loop.
+        frames: [num_steps], frames acted up to each step.
+        average_returns: [num_steps], of the episodes that ended in each rollout.
+        episode_returns: [episodes], in the order in which they ended.
+        logs: name -> [num_steps], NaN while the buffer filled.
+        state: of the learner at the end.
+    """
+
+    config: EvalConfig
+    frames: np.ndarray
+    average_returns: np.ndarray
+    episode_returns: np.ndarray
+    logs: dict[str, np.ndarray]
+    state: LearnerState
+
+    @property
+    def catch_rate(self) -> float:
+        """Share of the last 100 episodes in which the ball was caught."""
+        return catch_rate(self.episode_returns)
+
+
+def catch_rate(episode_returns: Sequence[float] | np.ndarray) -> float:
+    """Share of the last 100 episodes in which the ball was caught; NaN where none has ended."""
+    last = np.asarray(episode_returns[-LAST_EPISODES:])
+    return float((last > 0).mean()) if len(last) else float("nan")
+
+
+@dataclass
+class _Episodes:
+    """Returns of the episodes that have ended."""
+
+    so_far: Tensor
+    returns: list[float] = field(default_factory=list)
+
+    def take(self, rollout: Rollout) -> list[float]:
+        """Follows a rollout; gives the returns of the episodes that ended in it."""
+        self.so_far, returns = accumulate_returns(self.so_far, rollout.rewards, rollout.discounts)
+        ended: list[float] = returns[rollout.discounts == 0].tolist()
+        self.returns += ended
+        return ended
+
+
+def scalars(logs: Logs) -> Logs:
+    """The logs that are single numbers."""
+    return {name: float(x) for name, x in logs.items() if isinstance(x, Tensor) and x.ndim == 0}
+
+
+class EvalLoop:
+    """A life on Catch, step by step, that can be looked into and changed between steps.
+
+    Attributes:
+        config: of the loop.
+        state: of the learner.
+        buffer: of what was acted.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        meta_params: Params,
+        config: EvalConfig | None = None,
+        dtype: torch.dtype = torch.float32,
+        state: LearnerState | None = None,
+        randomness: Randomness | None = None,
+    ) -> None:
+        """Sets everything up; see `evaluate`."""
+        self.config = config = config or EvalConfig()
+        self._env = Catch(config.rows, config.columns, dtype)
+        check_agent(agent, self._env)
+        agent.rule.check_meta_params(meta_params)
+        self._agent, self._meta_params = agent, meta_params
+        generator = torch.Generator().manual_seed(config.seed)
+        self.state = state or agent.initial_learner_state(generator, dtype)
+        self._chance = randomness or DrawnRandomness(config, self._env, generator, dtype)
+        self._stream = acting.start(self._env, self._chance.first_columns())
+        self.buffer = ReplayBuffer(config.capacity, config.replay_seed)
+        self._episodes = _Episodes(torch.zeros(config.num_envs, dtype=dtype))
+        self._steps = 0
+
+    def step(self) -> StepReport:
+        """Acts for one rollout, and learns from a batch once there are enough; the caller counts the steps."""
+        config = self.config
+        rollout, self._stream = acting.unroll(self._env, self.state.params, self._stream, *self._chance.rollout())
+        self.buffer.add(rollout)
+        ended = self._episodes.take(rollout)
+        logs: Logs = {}
+        if len(self.buffer) >= config.min_buffer_size:
+            batch = self.buffer.sample(config.batch_size)
+            self.state, logs = self._agent.learner_step(batch, self.state, self._meta_params)
+        step, self._steps = self._steps, self._steps + 1
+        frames = self._steps * config.rollout_length * config.num_envs
+        rate = catch_rate(self._episodes.returns)
+        return StepReport(step, frames, rollout, ended, rate, scalars(logs), self.state)
+
+
+def live(
+    agent: Agent,
+    meta_params: Params,
+    config: EvalConfig | None = None,
+    dtype: torch.dtype = torch.float32,
+    state: LearnerState | None = None,
+    randomness: Randomness | None = None,
+) -> Iterator[StepReport]:
+    """Lets an agent learn Catch, and tells after each step; see `evaluate`."""
+    loop = EvalLoop(agent, meta_params, config, dtype, state, randomness)
+    for _ in range(loop.config.num_steps):
+        yield loop.step()
+
+
+def evaluate(
+    agent: Agent,
+    meta_params: Params,
+    config: EvalConfig | None = None,
+    dtype: torch.dtype = torch.float32,
+    state: LearnerState | None = None,
+    randomness: Randomness | None = None,
+    on_step: Callable[[StepReport], None] | None = None,
+) -> EvalResult:
+    """Lets an agent learn Catch.
+
+    Args:
+        agent: for boards of `config`.
+        meta_params: of its rule; an empty dict for a rule without any.
+        config: of the loop.
+        dtype: of parameters, observations and noise.
+        state: of the learner to start with; a fresh one from the seed if left out.
+        randomness: for acting; drawn from the seed if left out.
+        on_step: told after each step.
+
+    Returns:
+        How it went.
+    """
+    config = config or EvalConfig()
+    frames, returns, logs = [], [], []  # not the reports: each holds a whole learner
+    for report in live(agent, meta_params, config, dtype, state, randomness):
+        frames.append(report.frames)
+        returns.append(report.episode_returns)
+        logs.append(report.logs)
+        if on_step:
+            on_step(report)
+    names = dict.fromkeys(name for one in logs for name in one)
+    return EvalResult(
+        config=config,
+        frames=np.array(frames),
+        average_returns=np.array([_mean(ended) for ended in returns]),
+        episode_returns=np.concatenate(returns),
+        logs={name: np.array([one.get(name, np.nan) for one in logs]) for name in names},
+        state=report.state,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else float("nan")
+
+
+def check_agent(agent: Agent, env: Catch) -> None:
+    """Raises ValueError where an agent was made for another board, or cannot learn by itself."""
+    if isinstance(agent.config.rule, PolicyGradientConfig):
+        raise ValueError("The policy-gradient rule needs a value function beside the agent; this loop has none.")
+    if agent.obs_spec != env.observation_shape or agent.num_actions != env.num_actions:
+        raise ValueError(
+            f"The agent was made for observations of {agent.obs_spec} and {agent.num_actions} actions; these boards "
+            f"show {env.observation_shape} and take {env.num_actions}."
+        )

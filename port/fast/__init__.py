@@ -1,0 +1,1 @@
+"""What is there for speed alone: unique rows, parallel work, fused losses."""

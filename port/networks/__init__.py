@@ -1,0 +1,1 @@
+"""The networks: the agent's and the meta-network, as functions of named parameters."""

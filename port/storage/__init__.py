@@ -1,0 +1,1 @@
+"""Files that the commands keep: locked folders, atomic writes."""

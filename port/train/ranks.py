@@ -1,0 +1,58 @@
+"""What the ranks of a training run share and do not share: seeds, checkpoints that belong together, what must be equal.
+
+Rank 0 writes `checkpoint.safetensors`, and by that file a checkpoint counts: those of the others are on disk by then,
+each in a file of its rank and step, and their older ones go only afterwards. So a kill at any moment, of any rank,
+leaves a checkpoint of which every rank has its part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import torch
+
+from port.distributed import Averaging
+from port.train import checkpoint
+from port.train.checkpoint import Checkpoint
+
+NAME = "checkpoint.safetensors"
+
+
+def own_seed(seed: int, rank: int) -> int:
+    """The seed of what a rank draws for itself; rank 0 draws as a single process does."""
+    if rank == 0:
+        return seed
+    return int.from_bytes(hashlib.sha256(f"{seed}/rank {rank}".encode()).digest()[:8], "little") >> 1
+
+
+def own_generator(generator: torch.Generator, seed: int, averaging: Averaging | None) -> torch.Generator:
+    """The generator of a rank's actions and environments, once all have drawn the same parameters."""
+    if averaging is None or averaging.rank == 0:
+        return generator
+    return torch.Generator(generator.device).manual_seed(own_seed(seed, averaging.rank))
+
+
+def path_of(out: Path, averaging: Averaging | None, step: int) -> Path:
+    """Where a rank keeps its part of the checkpoint after so many rollouts."""
+    if averaging is None or averaging.rank == 0:
+        return out / NAME
+    return out / f"checkpoint.rank{averaging.rank}.{step}.safetensors"
+
+
+def save(out: Path, averaging: Averaging | None, step: int, part: Checkpoint) -> None:
+    """Writes this rank's part of a checkpoint; all ranks call it at the same step."""
+    own = path_of(out, averaging, step)
+    if averaging is None:
+        checkpoint.save(own, part)
+        return
+    if averaging.rank > 0:
+        checkpoint.save(own, part)
+    averaging.gather(step)  # the parts of all others are there
+    if averaging.rank == 0:
+        checkpoint.save(own, part)
+    averaging.gather(step)  # and it counts
+    if averaging.rank > 0:
+        for older in out.glob(f"checkpoint.rank{averaging.rank}.*.safetensors"):
+            if older != own:
+                older.unlink(missing_ok=True)

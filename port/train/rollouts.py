@@ -1,0 +1,209 @@
+"""Acting in a world for whole rollouts, and playing episodes to judge an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from port.agent import Agent, sample_actions
+from port.train.world import Step, World, check_finite, check_shapes, named_leaves, tree_map
+from port.types import Observations, Params, Rollout
+from port.update_rules.actor_critic import ActorCritic
+from port.update_rules.disco import Disco
+from port.value_fns import value_utils
+
+Act: TypeAlias = Callable[[Observations], Tensor]  # observations [B, ...] to logits [B, A]
+MAX_STEPS = 100_000  # of an evaluation
+
+
+class Stream(NamedTuple):
+    """Where experience stands between two rollouts; all [B, ...].
+
+    Attributes:
+        observations: to act on next.
+        rewards: that came with them, as the agent learns from them.
+        continues: booleans, False where an episode has just ended.
+        returns: what the running episodes have brought so far, as the environment paid it.
+        lengths: steps of the running episodes so far.
+    """
+
+    observations: Observations
+    rewards: Tensor
+    continues: Tensor
+    returns: Tensor
+    lengths: Tensor
+
+
+class Episode(NamedTuple):
+    """An episode that has ended: in which environment, what it brought and how many steps it had."""
+
+    env: int
+    total: float
+    length: int
+
+
+def begin(world: World, generator: torch.Generator, dtype: torch.dtype) -> Stream:
+    """Starts all environments anew."""
+    observations, B = world.reset(generator), world.num_envs
+    check_shapes(Step(observations, torch.zeros(B), torch.zeros(B), torch.zeros(B)), world)
+    check_finite(named_leaves(observations), "after a reset")
+    on_device = tree_map(lambda x: x.to(generator.device), observations)
+    zeros = torch.zeros(B, dtype=dtype, device=generator.device)
+    sums = torch.zeros(B, dtype=torch.float64)
+    return Stream(on_device, zeros, zeros == 0, sums, sums.long())
+
+
+def gumbel_noise(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    """Standard Gumbel noise, drawn as `evaluation.DrawnRandomness` does."""
+    uniform = torch.rand(shape, generator=generator, device=generator.device, dtype=dtype)
+    return -torch.log(-torch.log(uniform.clamp_min(torch.finfo(dtype).tiny)))
+
+
+def state_values(agent: Agent, params: Params, observations: Observations) -> tuple[Tensor, float]:
+    """What the agent expects of states [B, ...] from there on, [B], and the discount that goes with it."""
+    outs = agent.network.step(params, observations)
+    match agent.rule:
+        case Disco(rule=rule):
+            return value_utils.q_and_v(outs["q"], outs["logits"], rule.max_abs_value)[1], rule.value_discount
+        case ActorCritic(rule=rule, hyper=hyper):
+            options = (rule.max_abs_value, rule.categorical_value, rule.nonlinear_value_transform)
+            return value_utils.values_from_logits(outs["v"], *options), hyper.discount_factor
+    raise ValueError(f"{type(agent.rule).__name__} estimates no values; take truncation='terminal'.")
+
+
+def learned_rewards(agent: Agent, params: Params, step: Step, scale: float, bootstraps: bool) -> Tensor:
+    """The rewards that the agent learns from, [B], on the device of its parameters.
+
+    An episode that was cut off ends, to the rule, like any other. So that it is not taken to be worth nothing from
+    there on, the discounted value of its last observation is added to its last reward, which gives the same return.
+    """
+    like = next(iter(params.values()))
+    rewards = step.rewards.to(like.device, like.dtype) * scale
+    is_cut = step.is_truncated & ~step.is_terminal
+    if not (bootstraps and bool(is_cut.any())):
+        return rewards
+    final = step.observations if step.final_observations is None else step.final_observations
+    value, discount = state_values(agent, params, tree_map(lambda x: x.to(like.device), final))
+    return torch.where(is_cut.to(like.device), rewards + discount * value, rewards)
+
+
+@torch.no_grad()
+def unroll(
+    world: World,
+    agent: Agent,
+    params: Params,
+    stream: Stream,
+    length: int,
+    generator: torch.Generator,
+    reward_scale: float = 1.0,
+    bootstraps: bool = True,
+) -> tuple[Rollout, Stream, list[Episode], int]:
+    """Acts for L steps, which a learner reads as T = L-1 transitions.
+
+    Args:
+        world: the environments.
+        agent: that acts.
+        params: of the agent.
+        stream: where to begin.
+        length: L.
+        generator: source of all that is left to chance.
+        reward_scale: what rewards are multiplied by.
+        bootstraps: whether the value of its last observation stands for the rest of an episode that was cut off.
+
+    Returns:
+        The rollout [L, B], with logits as the only output of the agent; where the stream stands after it; the episodes
+        that ended in it; and how many steps the environments made.
+    """
+    noise = gumbel_noise((length, world.num_envs, world.num_actions), generator, stream.rewards.dtype)
+    act, rows, frames = agent.network.policy(params), [], 0
+    ended: list[Episode] = []
+    for t in range(length):
+        logits = act(stream.observations)
+        check_finite({"agent's logits in front": logits}, f"at step {t} of the rollout: it has diverged")
+        actions = sample_actions(logits, noise[t])
+        rows.append((stream, actions, logits))
+        step = world.step(actions, generator)
+        check_shapes(step, world)
+        check_finite({"reward": step.rewards, **named_leaves(step.observations)}, f"at step {t} of the rollout")
+        rewards = learned_rewards(agent, params, step, reward_scale, bootstraps)
+        stream, over = follow(stream, step, rewards)
+        ended += over
+        frames += world.num_envs if step.was_ignored is None else int((~step.was_ignored).sum())
+    streams = [row[0] for row in rows]
+    rollout = Rollout(
+        observations=_stack([s.observations for s in streams]),
+        actions=torch.stack([row[1] for row in rows]),
+        rewards=torch.stack([s.rewards for s in streams]),
+        discounts=torch.stack([s.continues for s in streams]),
+        agent_outs={"logits": torch.stack([row[2] for row in rows])},
+    )
+    return rollout, stream, ended, frames
+
+
+def follow(stream: Stream, step: Step, rewards: Tensor) -> tuple[Stream, list[Episode]]:
+    """The stream after a step, and the episodes that ended with it.
+
+    Args:
+        stream: before the step.
+        step: what it brought.
+        rewards: [B], those that the agent learns from.
+    """
+    returns = stream.returns + step.rewards.double()
+    lengths = stream.lengths + (1 if step.was_ignored is None else (~step.was_ignored).long())
+    is_over, device = step.is_terminal | step.is_truncated, rewards.device
+    over = [Episode(i, float(returns[i]), int(lengths[i])) for i in is_over.nonzero().flatten().tolist()]
+    after = Stream(
+        tree_map(lambda x: x.to(device), step.observations),
+        rewards,
+        ~is_over.to(device),
+        returns.masked_fill(is_over, 0.0),
+        lengths.masked_fill(is_over, 0),
+    )
+    return after, over
+
+
+def _stack(trees: list[Observations]) -> Observations:
+    if isinstance(trees[0], dict):
+        return {key: _stack([tree[key] for tree in trees]) for key in trees[0]}
+    return torch.stack(trees)  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def play(
+    world: World, act: Act, episodes: int, generator: torch.Generator, dtype: torch.dtype, is_greedy: bool = False
+) -> list[Episode]:
+    """Plays episodes to judge a policy: the same number in each environment, lest short ones count for more.
+
+    Args:
+        world: environments that nobody else is using.
+        act: the policy.
+        episodes: how many at least; rounded up to a multiple of the number of environments.
+        generator: source of all that is left to chance.
+        dtype: of rewards and noise.
+        is_greedy: whether to take the likeliest action instead of drawing one.
+
+    Returns:
+        The episodes, in the order in which they ended.
+    """
+    missing = [-(-episodes // world.num_envs)] * world.num_envs
+    found: list[Episode] = []
+    stream = begin(world, generator, dtype)
+    for _ in range(MAX_STEPS):
+        logits = act(stream.observations)
+        noise = torch.zeros_like(logits) if is_greedy else gumbel_noise(tuple(logits.shape), generator, dtype)
+        step = world.step(sample_actions(logits, noise), generator)
+        check_shapes(step, world)
+        check_finite({"reward": step.rewards, **named_leaves(step.observations)}, "in an evaluation")
+        stream, over = follow(stream, step, step.rewards.to(logits.device))
+        for episode in over:
+            if missing[episode.env]:
+                missing[episode.env] -= 1
+                found.append(episode)
+        if not any(missing):
+            return found
+    raise ValueError(
+        f"After {MAX_STEPS} steps not all of {episodes} episodes have ended; give the environment a limit."
+    )

@@ -1,0 +1,1 @@
+"""Value estimates: Retrace, V-trace, value losses, and the value function of meta-training."""
