@@ -11,17 +11,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from parity import diagnose as diagnosing
-from parity import expected
-from parity import trace as tracing
-from parity.check import Outcome, asked_precisions, check_layer
-from parity.expected import problems, unexpected
+from parity.goldens import expected
+from parity.goldens.check import Outcome, asked_precisions, check_layer
+from parity.goldens.expected import problems, unexpected
+from parity.goldens.store import FixtureError, Store, write_atomically
+from parity.goldens.table import closing_lines, coverage, provenance, terminal_table
 from parity.implementation import CannotRun, Implementation, did_you_mean, load
 from parity.layers import REGISTRY
+from parity.mutants import diagnose as diagnosing
 from parity.new import template
-from parity.store import FixtureError, Store, write_atomically
-from parity.table import closing_lines, coverage, provenance, terminal_table
 from parity.tolerance import PRECISIONS
+from parity.trace import report as tracing
 
 OUT = Path("reports/out")
 BELOW = "below float32 the implementation computes as it likes, and answers in float32 (default: float64 and float32)"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from parity.strategies import HEAVY
+from parity.live.strategies import HEAVY
 
 MOST = 4  # processes; each holds JAX, torch and its programs, and the heaviest layers bound the whole
 LAYER = re.compile(r"\[(\w+/\w+)")

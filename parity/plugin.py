@@ -16,12 +16,12 @@ from typing import TypeVar
 
 import pytest
 
-from parity import expected
-from parity.check import WeightsMissing, disco103
+from parity.goldens import expected
+from parity.goldens.check import WeightsMissing, disco103
+from parity.goldens.store import FixtureError, Store
+from parity.goldens.table import coverage, provenance
 from parity.implementation import CannotRun, Implementation, load
-from parity.live import NoLiveReference, live_reference
-from parity.store import FixtureError, Store
-from parity.table import coverage, provenance
+from parity.live.comparison import NoLiveReference, live_reference
 from parity.tolerance import PRECISIONS
 
 HERE = Path(__file__).resolve().parent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parity.check import (
+from parity.goldens.check import (
     Judge,
     Outcome,
     WeightsMissing,
@@ -15,12 +15,12 @@ from parity.check import (
     planted_error_is_found,
     rows_expected,
 )
-from parity.expected import Divergence, problems, unexpected
+from parity.goldens.expected import Divergence, problems, unexpected
+from parity.goldens.store import FixtureError, Store, compact, digest
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
 from parity.layers.draw import case_inputs
 from parity.plugin import NOT_PROVIDED
-from parity.store import FixtureError, Store, compact, digest
 
 FLOOR_OF_LAYERS = 50
 FLOOR_OF_COMPARISONS = 20_000

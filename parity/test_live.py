@@ -8,18 +8,18 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from parity.check import Judge, asked_precisions, load, planted_error_is_found, rows_expected
 from parity.compare import Row
-from parity.expected import Divergence
+from parity.goldens.check import Judge, asked_precisions, load, planted_error_is_found, rows_expected
+from parity.goldens.expected import Divergence
+from parity.goldens.store import Store
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
-from parity.live import WITHOUT_GRADIENTS, Reference, Sample, compare_live, worst_ratio
-from parity.metamorphic import RELATIONS
+from parity.live.comparison import WITHOUT_GRADIENTS, Reference, Sample, compare_live, worst_ratio
+from parity.live.metamorphic import RELATIONS
+from parity.live.repro import write
+from parity.live.shrink import shrink
+from parity.live.strategies import HEAVY, samples
 from parity.plugin import NOT_PROVIDED
-from parity.repro import write
-from parity.shrink import shrink
-from parity.store import Store
-from parity.strategies import HEAVY, samples
 
 EXAMPLES, EXAMPLES_OF_HEAVY = 8, 3
 DEEP, SIZES_WHEN_DEEP = 100, 12
@@ -41,7 +41,7 @@ def _settings(request: pytest.FixtureRequest, layer: str) -> hypothesis.settings
         database=None,
         derandomize=not is_random,
         suppress_health_check=list(hypothesis.HealthCheck),
-        phases=(hypothesis.Phase.generate, hypothesis.Phase.target),  # `parity.shrink` does the shrinking
+        phases=(hypothesis.Phase.generate, hypothesis.Phase.target),  # `parity.live.shrink` does the shrinking
     )
 
 

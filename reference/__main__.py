@@ -21,6 +21,12 @@ COMMANDS = {
     "tape": "run the original on Catch and write its lives",
     "weights": "find and verify Disco103's weights",
 }
+MODULES = {
+    "calibrate": "reference.record.calibrate",
+    "curves": "reference.record.curves",
+    "record": "reference.record.goldens",
+    "tape": "reference.record.traces",
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -48,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
 def _load(name: str) -> types.ModuleType | None:
     """Imports a command's module; says in a sentence what is not installed where that fails."""
     try:
-        return importlib.import_module(f"reference.{name}")
+        return importlib.import_module(MODULES.get(name, f"reference.{name}"))
     except ModuleNotFoundError as error:
         print(
             f"`{name}` cannot run: there is no {error.name}; `make bootstrap` installs the lock.",

@@ -18,7 +18,8 @@ import re
 import textwrap
 from typing import Any
 
-from reference import identity, weights
+from parity import weights
+from reference import identity
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 WIDTH = 100

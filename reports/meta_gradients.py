@@ -22,14 +22,14 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from parity.check import Judge, WeightsMissing, with_disco103
+from parity.goldens.check import Judge, WeightsMissing, with_disco103
+from parity.goldens.store import canonical, write_atomically
 from parity.implementation import CannotRun, Implementation, load
 from parity.layers import REGISTRY
 from parity.layers.draw import case_inputs
 from parity.layers.metatraining import BOTH_ALIVE, FRESH, FULL
 from parity.layers.spec import Case
-from parity.live import Reference, Sample
-from parity.store import canonical, write_atomically
+from parity.live.comparison import Reference, Sample
 from reports import page
 
 LAYER = REGISTRY["meta_train/outer_loss"]

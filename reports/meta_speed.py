@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from parity.store import write_atomically
+from parity.goldens.store import write_atomically
 from port import optimizers
 from port.meta_train import MetaTrainConfig, meta_gradient
 from port.meta_train.population import DTYPE, generator
@@ -68,7 +68,7 @@ def original() -> Any:
     """The notebook's meta-update on the original; it decides on threads and vectors as its users let it."""
     os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    return importlib.import_module("reference.notebook").Notebook()
+    return importlib.import_module("reference.original.meta_update").Notebook()
 
 
 def measure(rounds: int, workers: int) -> dict[str, Any]:

@@ -4,10 +4,19 @@ import hashlib
 
 import numpy as np
 
+from parity.goldens.store import (
+    FORMAT,
+    Golden,
+    Store,
+    describe,
+    file_name,
+    layer_bytes,
+    manifest_bytes,
+    write_atomically,
+)
 from parity.layers import REGISTRY
 from parity.layers.draw import case_inputs
 from parity.sigma import Rounding
-from parity.store import FORMAT, Golden, Store, describe, file_name, layer_bytes, manifest_bytes, write_atomically
 from parity.tolerance import RECORDED
 
 LAYER = "transforms/identity"  # one input `x`, one output `out`, of the same shape

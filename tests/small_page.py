@@ -5,12 +5,12 @@ import types
 import numpy as np
 from markupsafe import Markup
 
-from parity.bugs import catalogue
-from parity.bugs.kill import NOT_RUN, Kill
-from parity.curves import Curve, Setting
-from parity.lockstep import Comparison
-from parity.store import Store
-from parity.tapes import FirstDifference
+from parity.goldens.store import Store
+from parity.mutants import catalogue
+from parity.mutants.hunt import NOT_RUN, Kill
+from parity.runs.curves import Curve, Setting
+from parity.runs.lockstep import Comparison
+from parity.runs.trace import FirstDifference
 from reports import page
 from reports.bugs import command as bugs
 from reports.catch_curves import command as catch_curves

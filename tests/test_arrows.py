@@ -157,7 +157,7 @@ def test_goldens_are_checked_where_there_is_no_jax():
 
 
 def test_importing_the_library_imports_none_of_its_commands():
-    commands = ("port.evaluate", "port.train", "port.meta_train.__main__")
+    commands = ("port.evaluate.__main__", "port.train.__main__", "port.meta_train.__main__")
     code = f"import sys, port; print([name for name in {commands} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"  # else `python -m` warns that it loads the command a second time

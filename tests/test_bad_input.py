@@ -12,7 +12,7 @@ import torch
 import port
 from port import agent, config, input_transforms, ops, weights
 from port.environments import Catch, DrawnColumns, HostCatch, OriginalColumns, VectorisedCatch, host_catch
-from port.evaluate import acting, loop
+from port.evaluate import acting, eval_loop
 from port.input_option import TransformConfig, feature_width
 from port.meta_train import meta_gradient, recompute
 from port.networks import agent_net
@@ -22,7 +22,7 @@ from port.value_fns import value_fn, value_utils, vtrace
 from tests.test_meta_gradient import OBS, A, B, setup
 
 ONE = setup(1)
-LIVE = loop.EvalConfig(num_steps=1, batch_size=2, replay_ratio=1, rollout_length=3, rows=5, columns=5)
+LIVE = eval_loop.EvalConfig(num_steps=1, batch_size=2, replay_ratio=1, rollout_length=3, rows=5, columns=5)
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_a_life_that_cannot_learn_is_refused_before_it_begins():
     env = Catch(5, 5)
     spec = env.observation_shape
     with pytest.raises(ValueError, match="pass its parameters"):
-        next(loop.live(port.Agent(ONE.agent.config, spec, 3), None, LIVE))
+        next(eval_loop.live(port.Agent(ONE.agent.config, spec, 3), None, LIVE))
     plain = port.AgentConfig(hyper=None, rule=port.PolicyGradientConfig())
     with pytest.raises(ValueError, match="needs a value function beside the agent"):
-        next(loop.live(port.Agent(plain, spec, 3), {}, LIVE))
+        next(eval_loop.live(port.Agent(plain, spec, 3), {}, LIVE))
 
 
 def test_an_agent_of_another_board_does_not_act():

@@ -12,16 +12,17 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from parity import bugs, side_by_side
-from parity.bugs import alive, kill, plant, reach
-from parity.bugs.kill import Kill
+from parity import mutants
 from parity.implementation import CannotRun
 from parity.layers import REGISTRY
+from parity.mutants import coverage, hunt, live_hunt, mutate
+from parity.mutants.hunt import Kill
+from parity.runs import side_by_side
 from parity.sigma import Rounding
 from reports.bugs import command as report
 
 ROOT = Path(__file__).resolve().parents[1]
-CATALOGUE = bugs.catalogue()
+CATALOGUE = mutants.catalogue()
 
 FROM_DISCO_TORCH = {
     "retrace_index_too_late",
@@ -90,18 +91,18 @@ def test_an_entry_that_says_too_little_is_refused_in_a_sentence(tmp_path, wrong,
     path = tmp_path / "wrong.toml"
     path.write_text(ENTRY.replace(wrong, right))
     with pytest.raises(CannotRun, match=message):
-        bugs.read(path)
+        mutants.read(path)
 
 
 def test_a_sound_entry_is_read(tmp_path):
     path = tmp_path / "right.toml"
     path.write_text(ENTRY)
-    assert [bug.name for bug in bugs.read(path)] == ["polyak_reversed"]
+    assert [bug.name for bug in mutants.read(path)] == ["polyak_reversed"]
 
 
 def test_an_unknown_name_is_refused():
     with pytest.raises(CannotRun, match="No mistake is called 'nonsense'"):
-        bugs.chosen(["nonsense"])
+        mutants.chosen(["nonsense"])
 
 
 def port_modules():
@@ -125,7 +126,7 @@ def average():
 
 def test_planting_changes_what_is_imported_inside_and_nothing_afterwards():
     before = snapshot()
-    with bugs.planted(CATALOGUE["polyak_reversed"]):
+    with mutants.planted(CATALOGUE["polyak_reversed"]):
         assert average() == pytest.approx(0.1)
     assert average() == pytest.approx(0.9)
     assert snapshot() == before
@@ -133,7 +134,7 @@ def test_planting_changes_what_is_imported_inside_and_nothing_afterwards():
 
 def test_planting_leaves_nothing_behind_after_an_exception():
     before = snapshot()
-    with pytest.raises(ZeroDivisionError), bugs.planted(CATALOGUE["polyak_reversed"]):
+    with pytest.raises(ZeroDivisionError), mutants.planted(CATALOGUE["polyak_reversed"]):
         raise ZeroDivisionError
     assert snapshot() == before
 
@@ -142,7 +143,7 @@ def test_an_edit_that_does_not_fit_is_refused_and_leaves_nothing_behind():
     before = snapshot()
     with (
         pytest.raises(CannotRun, match="0 times; it must stand there once"),
-        plant.edited(plant.Edit("port.optimizers", "no such text", "x")),
+        mutate.edited(mutate.Edit("port.optimizers", "no such text", "x")),
     ):
         pass
     assert snapshot() == before
@@ -150,9 +151,9 @@ def test_an_edit_that_does_not_fit_is_refused_and_leaves_nothing_behind():
 
 def test_several_mistakes_can_be_planted_at_once():
     pair = [CATALOGUE["polyak_reversed"], CATALOGUE["gate_order_of_torch"]]
-    with bugs.planted(*pair):
+    with mutants.planted(*pair):
         assert average() == pytest.approx(0.1)
-    mutant = bugs.implementation_with(*pair)
+    mutant = mutants.implementation_with(*pair)
     clean = importlib.import_module("port.adapter").implementation
     layer = REGISTRY["nets/lstm_step"]
     inputs = drawn("nets/lstm_step")
@@ -169,30 +170,30 @@ def drawn(layer):
     ("edit", "layer"),
     [
         # taken by `from port.agent import Agent`
-        (plant.Edit("port.agent", "argmax(-1)", "argmin(-1)"), "agent/actor_step"),
+        (mutate.Edit("port.agent", "argmax(-1)", "argmin(-1)"), "agent/actor_step"),
         # a default argument of another module's function
         (
-            plant.Edit("port.networks.agent_net", "return step(params, observations, lead=2)", "raise OSError"),
+            mutate.Edit("port.networks.agent_net", "return step(params, observations, lead=2)", "raise OSError"),
             "nets/agent",
         ),
         # a table that another module makes a default of
-        (plant.Edit("port.input_option", "rewards: sign_log", "rewards: identity"), "meta/inputs"),
+        (mutate.Edit("port.input_option", "rewards: sign_log", "rewards: identity"), "meta/inputs"),
     ],
     ids=["imported_by_name", "default_argument", "default_factory"],
 )
 def test_other_modules_of_the_port_see_the_change(edit, layer):
     spec, inputs = REGISTRY[layer], drawn(layer)
     asked = (layer, inputs, spec.case_settings(spec.cases[0]), "float64")
-    clean = plant.load_edited(bugs.PORT, ()).run(*asked)
+    clean = mutate.load_edited(mutants.PORT, ()).run(*asked)
     try:
-        changed = plant.load_edited(bugs.PORT, (edit,)).run(*asked)
+        changed = mutate.load_edited(mutants.PORT, (edit,)).run(*asked)
     except OSError:
         return
     assert any(not np.array_equal(clean[name], changed[name]) for name in clean)
 
 
 def test_a_copy_with_a_mistake_lives_beside_the_port():
-    mutant = bugs.implementation_with(CATALOGUE["forget_bias_left_out"])
+    mutant = mutants.implementation_with(CATALOGUE["forget_bias_left_out"])
     clean = importlib.import_module("port.adapter").implementation
     asked = ("nets/lstm_step", drawn("nets/lstm_step"), REGISTRY["nets/lstm_step"].settings, "float64")
     assert mutant is not clean
@@ -201,7 +202,7 @@ def test_a_copy_with_a_mistake_lives_beside_the_port():
 
 def test_spans_find_functions_methods_lambdas_and_constants():
     def lines(module, old):
-        found = reach.spans(plant.Edit(module, old, ""))
+        found = coverage.spans(mutate.Edit(module, old, ""))
         return None if found is None else len(found)
 
     assert lines("port.optimizers", "old * coeff + (1.0 - coeff) * online[name]") == 1
@@ -214,7 +215,7 @@ def test_spans_find_functions_methods_lambdas_and_constants():
 def test_a_kill_is_judged_by_the_first_layer_in_the_data_flow():
     found = Kill("polyak_reversed", "optim/target_average", {"goldens": "agent/loss", "gradients": "ops/kl"})
     assert (found.first, found.is_at_named, found.found_by) == ("ops/kl", False, ["goldens", "gradients"])
-    assert Kill("polyak_reversed", "ops/kl", {"goldens": "", "live": kill.NOT_RUN}).found_by == []
+    assert Kill("polyak_reversed", "ops/kl", {"goldens": "", "live": hunt.NOT_RUN}).found_by == []
 
 
 QUARTER = [bug.name for i, bug in enumerate(CATALOGUE.values()) if i % 4 == 0 or bug.name in FROM_DISCO_TORCH]
@@ -223,22 +224,22 @@ QUARTER = [bug.name for i, bug in enumerate(CATALOGUE.values()) if i % 4 == 0 or
 @pytest.mark.parametrize("name", QUARTER)
 def test_a_planted_mistake_is_found_at_its_layer(name):
     bug = CATALOGUE[name]
-    mutant = plant.load_edited(bugs.PORT, bug.edits)
-    assert any(kill.first_difference(mutant, [bug.layer], tier) for tier in ("goldens", "gradients"))
+    mutant = mutate.load_edited(mutants.PORT, bug.edits)
+    assert any(hunt.first_difference(mutant, [bug.layer], tier) for tier in ("goldens", "gradients"))
 
 
 def test_the_port_as_it_is_gives_nothing_to_find():
-    ready = kill.prepared("values/retrace")
+    ready = hunt.prepared("values/retrace")
     assert ready.differences == []
-    assert ready.enters == kill.reached_by("values/retrace")
-    clean = plant.load_edited(bugs.PORT, ())
-    assert not any(kill.first_difference(clean, ["values/retrace"], tier) for tier in kill.STORED)
+    assert ready.enters == hunt.reached_by("values/retrace")
+    clean = mutate.load_edited(mutants.PORT, ())
+    assert not any(hunt.first_difference(clean, ["values/retrace"], tier) for tier in hunt.STORED)
 
 
 def test_a_port_that_differs_itself_is_no_ground_to_hunt_in(monkeypatch):
-    mutant = plant.load_edited(bugs.PORT, CATALOGUE["kl_the_other_way"].edits)
-    monkeypatch.setattr(kill, "unchanged", lambda: mutant)
-    wrong = kill.prepared("ops/kl")
+    mutant = mutate.load_edited(mutants.PORT, CATALOGUE["kl_the_other_way"].edits)
+    monkeypatch.setattr(hunt, "unchanged", lambda: mutant)
+    wrong = hunt.prepared("ops/kl")
     assert "ops/kl" in wrong.differences[0]
 
     class Pool:
@@ -261,10 +262,10 @@ def test_a_hunt_tells_how_far_it_is(monkeypatch, capsys):
 
 
 def test_a_change_that_changes_nothing_survives():
-    same = plant.Edit("port.optimizers", "p + updates[name]", "updates[name] + p")
+    same = mutate.Edit("port.optimizers", "p + updates[name]", "updates[name] + p")
     layers = ("optim/update", "optim/target_average")
-    reached = {layer: kill.reached_by(layer) for layer in layers}
-    hunted = kill.hunt(bugs.Bug("polyak_reversed", "optim", layers[0], (same,), "-", "-", "-"), reached)
+    reached = {layer: hunt.reached_by(layer) for layer in layers}
+    hunted = hunt.hunt(mutants.Bug("polyak_reversed", "optim", layers[0], (same,), "-", "-", "-"), reached)
     assert not hunted.found_by
     matrix = report.Matrix([hunted], 1.0, "nobody")
     assert not matrix.is_good
@@ -273,9 +274,9 @@ def test_a_change_that_changes_nothing_survives():
 
 
 def test_layers_that_a_change_cannot_reach_are_not_judged():
-    functions = kill.reached_by("meta/gate")
-    assert reach.is_reached(CATALOGUE["gate_left_out"].edits, functions)
-    assert not reach.is_reached(CATALOGUE["polyak_reversed"].edits, functions)
+    functions = hunt.reached_by("meta/gate")
+    assert coverage.is_reached(CATALOGUE["gate_left_out"].edits, functions)
+    assert not coverage.is_reached(CATALOGUE["polyak_reversed"].edits, functions)
 
 
 class Counting:
@@ -293,7 +294,7 @@ class Counting:
 
 def test_a_reference_is_asked_each_question_once():
     inner = Counting()
-    reference = alive.Remembering(inner)
+    reference = live_hunt.Remembering(inner)
     questions = [(np.ones(2), {"K": 3}), (np.ones(2), {"K": 3}), (np.zeros(2), {"K": 3}), (np.ones(2), {"K": 4})]
     for x, settings in questions:
         assert np.array_equal(reference.run("ops/kl", {"x": x}, settings, "float64")["out"], x * 2)
@@ -318,9 +319,9 @@ class Whole(Counting):
 
 
 def test_what_is_optional_is_offered_where_the_reference_has_it_and_asked_once():
-    bare, inner = alive.Remembering(Counting()), Whole()
+    bare, inner = live_hunt.Remembering(Counting()), Whole()
     assert not hasattr(bare, "run_and_vjp") and not hasattr(bare, "rounding")
-    reference, x = alive.Remembering(inner), {"x": np.ones(2)}
+    reference, x = live_hunt.Remembering(inner), {"x": np.ones(2)}
     for _ in range(2):
         outs, vjps = reference.run_and_vjp("ops/kl", x, {}, "float64", {"out": np.ones(2)}, ["x"])
         assert (outs["out"].tolist(), vjps["x"].tolist()) == ([2.0, 2.0], [2.0, 2.0])
@@ -333,9 +334,9 @@ def test_what_is_optional_is_offered_where_the_reference_has_it_and_asked_once()
 
 def test_sigma_is_measured_once_for_all_mistakes_at_a_layer():
     inner, layer = Whole(), REGISTRY["ops/signed_hyperbolic"]
-    reference = alive.Remembering(inner)
-    sample = alive.live.drawn(layer, layer.cases[0], 0)
-    goldens = [alive.live.Reference(reference, layer, sample).golden() for _ in range(2)]
+    reference = live_hunt.Remembering(inner)
+    sample = live_hunt.comparison.drawn(layer, layer.cases[0], 0)
+    goldens = [live_hunt.comparison.Reference(reference, layer, sample).golden() for _ in range(2)]
     assert inner.asked == 2  # the answer and sigma
     assert goldens[0].sigma("value", "out", 53).any()
 
@@ -346,7 +347,7 @@ class Sure:
     name, description = "sure", ""
 
     def __init__(self):
-        self.inner = plant.load_edited(bugs.PORT, ())
+        self.inner = mutate.load_edited(mutants.PORT, ())
         self.layers, self.run, self.vjp = self.inner.layers, self.inner.run, self.inner.vjp
 
     def rounding(self, layer, inputs, settings, cotangents, wrt, bits):
@@ -358,28 +359,28 @@ class Sure:
 
 
 def test_a_mistake_is_found_live(monkeypatch):
-    monkeypatch.setattr(alive.live, "live_reference", Sure)
-    row, _ = alive.hunt_live("ops/kl", {"kl_the_other_way": "plain"})["kl_the_other_way"]
+    monkeypatch.setattr(live_hunt.comparison, "live_reference", Sure)
+    row, _ = live_hunt.hunt_live("ops/kl", {"kl_the_other_way": "plain"})["kl_the_other_way"]
     assert (row.layer, row.equal) == ("ops/kl", False)
 
 
 def test_a_mistake_that_needs_another_setting_is_found_live(monkeypatch):
-    monkeypatch.setattr(alive.live, "live_reference", Sure)
+    monkeypatch.setattr(live_hunt.comparison, "live_reference", Sure)
     layer, name = "values/loss_from_target", "squared_error_without_half"
     case = next(case.name for case in REGISTRY[layer].cases if not REGISTRY[layer].case_settings(case)["categorical"])
-    assert alive.hunt_live(layer, {name: "plain"})[name][0] is None
-    assert alive.hunt_live(layer, {name: case})[name][0] is not None
+    assert live_hunt.hunt_live(layer, {name: "plain"})[name][0] is None
+    assert live_hunt.hunt_live(layer, {name: case})[name][0] is not None
 
 
 def test_a_port_that_differs_live_is_no_ground_to_hunt_in(monkeypatch):
-    other = plant.load_edited(bugs.PORT, CATALOGUE["kl_the_other_way"].edits)
-    monkeypatch.setattr(alive.live, "live_reference", lambda: other)
+    other = mutate.load_edited(mutants.PORT, CATALOGUE["kl_the_other_way"].edits)
+    monkeypatch.setattr(live_hunt.comparison, "live_reference", lambda: other)
     with pytest.raises(CannotRun, match="The port itself differs live"):
-        alive.hunt_live("ops/kl", {})
+        live_hunt.hunt_live("ops/kl", {})
 
 
 def test_live_samples_are_of_one_size():
     layer = REGISTRY["values/retrace"]
-    tried = alive.samples(layer)
-    assert len(tried) == alive.SAMPLES
+    tried = live_hunt.samples(layer)
+    assert len(tried) == live_hunt.SAMPLES
     assert all(sample.settings == tried[0].settings for sample in tried)

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from parity.calibration import FILE, Calibration, by_chance, recorded
 from parity.compare import BINS_PER_SIGMA, NUM_BINS, compare
+from parity.goldens.calibration import FILE, Calibration, by_chance, recorded
 
 REF = np.ones(1000)
 

@@ -13,16 +13,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from parity import curves, life_runner
-from parity.curves import Curve, Recorded, Setting, file_name, from_csv, to_csv
+from parity.goldens.store import FixtureError
 from parity.implementation import CannotRun
-from parity.life_runner import Life, Progress, Told, Work
-from parity.store import FixtureError
+from parity.runs import curves, life_runner
+from parity.runs.curves import Curve, Recorded, Setting, file_name, from_csv, to_csv
+from parity.runs.life_runner import Life, Progress, Told, Work
 from port.adapter import curves as port_curves
 from port.config import get_settings_disco
-from port.evaluate import __main__, loop
-from reference import curves as recorder
+from port.evaluate import __main__, eval_loop
 from reference.__main__ import main as reference_main
+from reference.record import curves as recorder
 from reports import page
 from reports.catch_curves import command as catch_curves
 from reports.catch_curves.command import Share
@@ -278,10 +278,10 @@ def test_mistakes_are_planted_in_the_port_only():
 
 def test_the_ports_agents_are_those_of_its_own_evaluation():
     every = curves.settings()
-    assert port_curves.agent_config(every["disco103"]) == loop.eval_agent_config(get_settings_disco())
+    assert port_curves.agent_config(every["disco103"]) == eval_loop.eval_agent_config(get_settings_disco())
     in_the_box = __main__.task_of(__main__.parser().parse_args([]))
     assert port_curves.agent_config(every["embedded"]) == in_the_box.agent
-    assert loop.EvalConfig(**every["embedded"].loop) == in_the_box.loop
+    assert eval_loop.EvalConfig(**every["embedded"].loop) == in_the_box.loop
 
 
 def test_a_life_of_the_port_is_its_evaluation_and_a_slower_port_learns_less():
@@ -293,8 +293,8 @@ def test_a_life_of_the_port_is_its_evaluation_and_a_slower_port_learns_less():
         mine = life_runner.live_through(Life(name, setting, 5), lambda news: None)
         told.append(mine)
     task = __main__.task_of(__main__.parser().parse_args([]))
-    agent, meta_params = dataclasses.replace(task, loop=loop.EvalConfig(**setting.loop)).make()
-    reports = list(loop.live(agent, meta_params, loop.EvalConfig(**setting.loop, seed=5)))
+    agent, meta_params = dataclasses.replace(task, loop=eval_loop.EvalConfig(**setting.loop)).make()
+    reports = list(eval_loop.live(agent, meta_params, eval_loop.EvalConfig(**setting.loop, seed=5)))
     assert told[0].caught == tuple(tuple(x > 0 for x in report.episode_returns) for report in reports)
     assert told[0].frames == told[1].frames == tuple(report.frames for report in reports)
     assert told[0].caught != told[1].caught

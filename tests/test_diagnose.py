@@ -7,13 +7,13 @@ import types
 import numpy as np
 import pytest
 
-from parity import bugs
+from parity import mutants
 from parity.__main__ import main
-from parity.bugs import patterns
-from parity.bugs.plant import Edit, load_edited
-from parity.diagnose import diagnose
+from parity.goldens.store import Store
 from parity.layers.spec import upstream
-from parity.store import Store
+from parity.mutants import patterns
+from parity.mutants.diagnose import diagnose
+from parity.mutants.mutate import Edit, load_edited
 from tests import toy
 
 STORE = Store()
@@ -25,7 +25,7 @@ class Candidate:
     name, description = "candidate", "the port with mistakes"
 
     def __init__(self, *edits):
-        self.inner = load_edited(bugs.PORT, edits)
+        self.inner = load_edited(mutants.PORT, edits)
         self.layers = self.inner.layers
 
     def run(self, layer, inputs, settings, dtype):
@@ -43,7 +43,7 @@ class ValuesOnly(Candidate):
 
 
 def with_mistakes(*names, kind=Candidate):
-    return kind(*(edit for name in names for edit in bugs.catalogue()[name].edits))
+    return kind(*(edit for name in names for edit in mutants.catalogue()[name].edits))
 
 
 @pytest.mark.parametrize(
@@ -59,11 +59,11 @@ def with_mistakes(*names, kind=Candidate):
     ],
 )
 def test_a_mistake_is_called_by_its_name(name):
-    bug = bugs.catalogue()[name]
+    bug = mutants.catalogue()[name]
     findings = diagnose(STORE, with_mistakes(name), [bug.layer])
     assert [finding.layer for finding in findings] == [bug.layer]
     assert name in findings[0].mistakes or name in findings[0].also
-    assert bugs.catalogue()[findings[0].mistakes[0]].formula in "\n".join(findings[0].lines())
+    assert mutants.catalogue()[findings[0].mistakes[0]].formula in "\n".join(findings[0].lines())
 
 
 def test_a_mistake_is_recognised_by_its_values_where_there_are_no_gradients():

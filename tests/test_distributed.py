@@ -17,10 +17,10 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from parity import curves, spread
 from parity.implementation import CannotRun
-from parity.life_runner import Life, Work
-from parity.spread import Place
+from parity.runs import curves, spread
+from parity.runs.life_runner import Life, Work
+from parity.runs.spread import Place
 from port import Agent, distributed, trees
 from port.distributed import Averaging, RankLost, in_threads
 from port.environments import Catch

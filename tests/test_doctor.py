@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from reference import doctor, identity, weights
+from parity import weights
+from reference import doctor, identity
 
 COMMIT = identity.load_table().commit
 GENUINE = identity.Identity("genuine", COMMIT, None, (), (), (), "It is the original.")

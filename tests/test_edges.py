@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from parity import live
 from parity.layers import REGISTRY
 from parity.layers.metatraining import ALIVE
 from parity.layers.spec import Case
+from parity.live import comparison
 from port import input_transforms
 from port.adapter import implementation
 
@@ -18,7 +18,9 @@ AVERAGES = Case("other_averages", {"ema_decay": 0.9, "ema_eps": 1e-3}, (ALIVE,))
 def test_the_value_functions_averages_are_the_settings():
     pytest.importorskip("jax", reason="JAX is not installed; `pip install 'disco-parity[jax]'` brings it")
     layer = REGISTRY["meta_train/value_fn"]
-    rows = live.compare_live(live.live_reference(), implementation, layer, live.drawn(layer, AVERAGES, 5))
+    rows = comparison.compare_live(
+        comparison.live_reference(), implementation, layer, comparison.drawn(layer, AVERAGES, 5)
+    )
     assert len(rows) > 10
     assert [row.sentence() for row in rows if not row.equal] == []
 

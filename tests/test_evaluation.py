@@ -18,8 +18,15 @@ from port.config import (
     get_settings_actor_critic,
 )
 from port.environments import Catch
-from port.evaluate import loop
-from port.evaluate.loop import DrawnRandomness, EvalConfig, accumulate_returns, catch_rate, eval_agent_config, evaluate
+from port.evaluate import eval_loop
+from port.evaluate.eval_loop import (
+    DrawnRandomness,
+    EvalConfig,
+    accumulate_returns,
+    catch_rate,
+    eval_agent_config,
+    evaluate,
+)
 from port.networks import agent_net
 from port.networks.init import init_meta_params
 
@@ -34,7 +41,7 @@ LOOP = EvalConfig(9, batch_size=6, rollout_length=8, replay_ratio=3, capacity=10
 
 
 def agent_and_weights(config=SMALL, loop=LOOP):
-    agent = Agent(config, (loop.rows, loop.columns, 1), 3)
+    agent = Agent(config, (eval_loop.rows, eval_loop.columns, 1), 3)
     return agent, init_meta_params(config.meta_net, torch.Generator().manual_seed(0), torch.float32)
 
 
@@ -165,7 +172,7 @@ def test_settings_that_cannot_work_are_refused(change, sentence):
 def test_an_agent_for_another_board_is_refused_before_any_work():
     agent, meta_params = agent_and_weights()
     with pytest.raises(ValueError, match=r"made for observations of \(4, 3, 1\).*show \(8, 3, 1\)"):
-        next(loop.live(agent, meta_params, dataclasses.replace(LOOP, rows=8)))
+        next(eval_loop.live(agent, meta_params, dataclasses.replace(LOOP, rows=8)))
 
 
 def test_returns_of_other_shapes_are_refused():

@@ -19,8 +19,8 @@ from port.adapter import learning as adapter
 from port.adapter.inputs import agent as port_agent
 from port.adapter.inputs import meta_params as port_meta_params
 from port.environments import Catch, OriginalColumns
-from port.evaluate import loop
-from port.evaluate.loop import EvalConfig
+from port.evaluate import eval_loop
+from port.evaluate.eval_loop import EvalConfig
 
 ROWS, COLUMNS, SEED = 5, 4, 3
 CONFIG = EvalConfig(
@@ -122,7 +122,7 @@ def live(config=CONFIG):
     tensors = {name: torch.from_numpy(value) for name, value in start().items()}
     agent, state = port_agent(SETTINGS), adapter.learner_state(tensors, SETTINGS)
     meta_params = port_meta_params(tensors, SETTINGS)
-    return agent, list(loop.live(agent, meta_params, config, torch.float64, state, GivenNoise()))
+    return agent, list(eval_loop.live(agent, meta_params, config, torch.float64, state, GivenNoise()))
 
 
 def test_the_port_lives_the_originals_life(original):

@@ -9,11 +9,11 @@ import hypothesis
 import numpy as np
 import pytest
 
-from parity import metamorphic, repro, shrink, strategies
-from parity.check import Judge
+from parity.goldens.check import Judge
 from parity.implementation import load
 from parity.layers import REGISTRY
-from parity.live import Reference, check_layer_live, compare_live, drawn, live_reference, worst_ratio
+from parity.live import metamorphic, repro, shrink, strategies
+from parity.live.comparison import Reference, check_layer_live, compare_live, drawn, live_reference, worst_ratio
 from parity.sigma import Rounding
 from parity.tolerance import PRECISIONS, C, K
 from tests import toy

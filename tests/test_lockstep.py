@@ -10,15 +10,15 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from parity import lives, side_by_side, tapes
-from parity.bugs import Edit, catalogue, edits_of
+from parity.goldens.store import FixtureError, manifest_bytes
 from parity.implementation import CannotRun
-from parity.lockstep import Comparison, compare, drift_ratio
-from parity.side_by_side import Piece, run_all
-from parity.store import FixtureError, manifest_bytes
-from parity.tape_store import TapeStore
-from parity.tapes import FirstDifference, pack, unpack
-from port.evaluate.loop import EvalConfig
+from parity.mutants import Edit, catalogue, edits_of
+from parity.runs import side_by_side, spec, trace
+from parity.runs.lockstep import Comparison, compare, drift_ratio
+from parity.runs.side_by_side import Piece, run_all
+from parity.runs.trace import FirstDifference, pack, unpack
+from parity.runs.trace_store import TapeStore
+from port.evaluate.eval_loop import EvalConfig
 from reports.lockstep import command, port_run
 from reports.lockstep.verdict import DRIFT_LIMIT, Group, Lived, Verdict
 from tests.pieces import double
@@ -33,7 +33,7 @@ SMALL = {
     "columns": 4,
 }
 SIZES = {"dense": (8,), "head_mlp_hiddens": (4,), "lstm_size": 4}
-LIVES = {kind: lives.life(kind, 3, SIZES, **SMALL) for kind in ("embedded", "actor_critic")}
+LIVES = {kind: spec.life(kind, 3, SIZES, **SMALL) for kind in ("embedded", "actor_critic")}
 SLOWER = Edit("port.optimizers", "* -learning_rate for name", "* -(0.8 * learning_rate) for name")
 PROVENANCE = {"original": {"repository": "here", "commit": "none"}, "packages": {"jax": "0"}}
 
@@ -62,7 +62,7 @@ def recorded(tmp_path_factory):
         store.write_params(life, params)
         for dtype in ("float32", "float64"):
             tape = port_run.live(life, dtype, params)
-            moved = port_run.live(life, dtype, tapes.moved(params, dtype, 1), tape)
+            moved = port_run.live(life, dtype, trace.moved(params, dtype, 1), tape)
             store.write(tape)
             store.write(dataclasses.replace(moved, direction=1))
     return store
@@ -78,7 +78,7 @@ def copy(recorded, tmp_path):
 
 def plan(store, tmp_path, **changes):
     if "steps" in changes:
-        changes["steps"] = dict.fromkeys(lives.KINDS, changes["steps"])
+        changes["steps"] = dict.fromkeys(spec.KINDS, changes["steps"])
     return command.Plan(store, jobs=0, kept=tmp_path / "kept", **changes)
 
 
@@ -247,12 +247,12 @@ def test_an_altered_action_is_found_at_its_place(recorded):
 
 def test_the_margin_at_the_first_difference_is_the_gap_of_the_two_best():
     perturbed = np.array([[[0.0, 1.0, 0.75]]])
-    assert tapes.first_difference(2, np.array([[1]]), np.array([[2]]), perturbed) == (2, 0, 0, 0.25)
-    assert tapes.first_difference(2, np.array([[1]]), np.array([[1]]), perturbed) is None
+    assert trace.first_difference(2, np.array([[1]]), np.array([[2]]), perturbed) == (2, 0, 0, 0.25)
+    assert trace.first_difference(2, np.array([[1]]), np.array([[1]]), perturbed) is None
 
 
 def test_a_life_ends_some_steps_after_the_first_difference(recorded, monkeypatch):
-    monkeypatch.setattr(tapes, "STEPS_AFTER", 2)
+    monkeypatch.setattr(trace, "STEPS_AFTER", 2)
     life, ref = LIVES["embedded"], recorded.load("embedded_seed3", "float64")
     actions = ref.actions.copy()
     actions[3, 2, 1] = (actions[3, 2, 1] + 1) % 3
@@ -273,7 +273,7 @@ def test_drift_is_estimated_from_sketches():
     estimates = []
     for _ in range(30):
         step = rng.normal(size=5000)
-        estimates.append(np.linalg.norm(tapes.sketch(step, tapes.SKETCH_WIDTH)) / np.linalg.norm(step))
+        estimates.append(np.linalg.norm(trace.sketch(step, trace.SKETCH_WIDTH)) / np.linalg.norm(step))
     assert np.mean(estimates) == pytest.approx(1.0, abs=0.1)
     assert np.ptp(estimates) < 1.2
 
@@ -281,11 +281,11 @@ def test_drift_is_estimated_from_sketches():
 def test_moving_by_one_unit_moves_every_parameter_and_hardly():
     params = {"w": np.linspace(-1, 1, 9, dtype=np.float32)}
     for dtype in ("float32", "float64"):
-        moved = tapes.moved(params, dtype, 1)["w"].astype(dtype)
+        moved = trace.moved(params, dtype, 1)["w"].astype(dtype)
         assert (moved != params["w"]).all()
         assert np.abs(moved - params["w"]).max() <= np.finfo(dtype).eps
-        assert (moved != tapes.moved(params, dtype, 2)["w"].astype(dtype)).any()
-    assert tapes.moved(params, "float32", 0) is params
+        assert (moved != trace.moved(params, dtype, 2)["w"].astype(dtype)).any()
+    assert trace.moved(params, "float32", 0) is params
 
 
 # Files
@@ -301,11 +301,11 @@ def test_actions_are_packed_four_to_a_byte():
 
 def test_a_tape_is_read_as_it_was_written(recorded):
     tape = recorded.load("embedded_seed3", "float32", 1)
-    again = tapes.tape_from(tapes.tape_bytes(tape), tape.life, tape.dtype, tape.direction)
+    again = trace.tape_from(trace.tape_bytes(tape), tape.life, tape.dtype, tape.direction)
     assert tape.life == LIVES["embedded"]
-    assert tapes.tape_bytes(again) == tapes.tape_bytes(tape)
+    assert trace.tape_bytes(again) == trace.tape_bytes(tape)
     parted = dataclasses.replace(tape, first=FirstDifference(3, 2, 1, 0.5))
-    assert tapes.tape_from(tapes.tape_bytes(parted), tape.life, tape.dtype, 1).first == (3, 2, 1, 0.5)
+    assert trace.tape_from(trace.tape_bytes(parted), tape.life, tape.dtype, 1).first == (3, 2, 1, 0.5)
 
 
 @pytest.mark.parametrize("file", ["embedded_seed3.params", "embedded_seed3.float32"])
@@ -348,7 +348,7 @@ def test_tapes_of_another_origin_are_not_mixed(copy):
 
 
 def test_another_life_under_the_same_name_starts_over(copy):
-    longer = lives.life("embedded", 3, SIZES, **{**SMALL, "num_steps": 15})
+    longer = spec.life("embedded", 3, SIZES, **{**SMALL, "num_steps": 15})
     assert copy.has(LIVES["embedded"], "float32")
     assert not copy.has(longer, "float32")
     copy.write_params(longer, copy.params("embedded_seed3"))
@@ -410,13 +410,13 @@ def test_lives_whose_weights_are_missing_are_named(recorded, tmp_path, monkeypat
 
 
 def test_the_loop_is_the_ports():
-    ours = {f.name: f.default for f in dataclasses.fields(lives.Loop)}
+    ours = {f.name: f.default for f in dataclasses.fields(spec.Loop)}
     assert ours == {f.name: f.default for f in dataclasses.fields(EvalConfig) if f.name != "seed"}
 
 
 def test_weights_of_other_sizes_are_refused():
     with pytest.raises(FixtureError, match="not the sizes of the weights embedded"):
-        lives.meta_params(lives.life("embedded", 0, {"H": 7}))
+        spec.meta_params(spec.life("embedded", 0, {"H": 7}))
 
 
 def test_pieces_are_worked_on_in_processes():
@@ -436,11 +436,12 @@ def test_pieces_that_take_fewer_steps_than_they_may_are_told_as_ended(monkeypatc
 @pytest.fixture
 def closed_loop(monkeypatch):
     pytest.importorskip("disco_rl", reason="the original is not installed; `make original` brings it")
-    from reference import closed_loop, execution
+    from reference import jax_runtime
+    from reference.original import eval_loop
 
-    known = {name: value for name, value in execution.QUICK.items() if execution.is_known(name)}
-    monkeypatch.setattr(closed_loop, "COMPILER_OPTIONS", known)
-    return closed_loop
+    known = {name: value for name, value in jax_runtime.QUICK.items() if jax_runtime.is_known(name)}
+    monkeypatch.setattr(eval_loop, "COMPILER_OPTIONS", known)
+    return eval_loop
 
 
 def test_noise_without_jax_is_that_of_jax(closed_loop):
@@ -459,16 +460,16 @@ def test_noise_without_jax_is_that_of_jax(closed_loop):
 
 
 def test_the_recorder_resumes_and_the_port_lives_what_it_recorded(closed_loop, tmp_path, monkeypatch):
-    from reference import tape
+    from reference.record import traces
 
     life = LIVES[
         "actor_critic"
     ]  # Disco takes too long to compile here; tests/test_evaluation_original.py lives with it
 
-    monkeypatch.setattr(tape, "refuse_the_port", lambda: None)  # torch is loaded here
+    monkeypatch.setattr(traces, "refuse_the_port", lambda: None)  # torch is loaded here
     store = TapeStore(tmp_path / "tapes")
-    assert tape.record(store, [life], ("float64",), 1, 0) == 2
-    assert tape.record(store, [life], ("float64",), 1, 0) == 0
+    assert traces.record(store, [life], ("float64",), 1, 0) == 2
+    assert traces.record(store, [life], ("float64",), 1, 0) == 0
     verdict = command.run(plan(store, tmp_path))
     (group,) = verdict.groups
     assert group.is_equal
@@ -478,7 +479,7 @@ def test_the_recorder_resumes_and_the_port_lives_what_it_recorded(closed_loop, t
 
 
 def test_the_recorder_refuses_to_run_beside_torch(closed_loop):
-    from reference import tape
+    from reference.record import traces
 
     with pytest.raises(SystemExit, match="Not recorded: this process has loaded torch"):
-        tape.refuse_the_port()
+        traces.refuse_the_port()

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("jax", reason="JAX is not installed; `pip install 'disco-parity[jax]'` brings it")
 
-from reference.execution import QUICK, is_known, precision  # noqa: E402 - sets JAX's flags before it is imported
+from reference.jax_runtime import QUICK, is_known, precision  # noqa: E402 - sets JAX's flags before it is imported
 
 import jax  # noqa: E402 isort: skip
 import jax.numpy as jnp  # noqa: E402

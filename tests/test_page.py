@@ -13,9 +13,9 @@ import pytest
 from markupsafe import Markup
 
 from parity.compare import compare
+from parity.goldens.store import Golden
 from parity.implementation import CannotRun
 from parity.sigma import Rounding
-from parity.store import Golden
 from reports import __main__ as whole
 from reports import browser, page, screenshot
 from reports.bugs import precision

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from parity import lives, tapes
-from parity.bugs import Edit, edits_of
 from parity.implementation import CannotRun
-from parity.lockstep import compare
+from parity.mutants import Edit, edits_of
+from parity.runs import spec, trace
+from parity.runs.lockstep import compare
 from parity.sigma import Rounding
 from port.adapter.learning import flat_learner_state
 from port.adapter.rules import flat_actor_critic_state
@@ -26,7 +26,7 @@ KINDS = ("embedded", "actor_critic")
 
 
 def life(kind):
-    return lives.life(kind, 3, SIZES, num_steps=STEPS, **SMALL)
+    return spec.life(kind, 3, SIZES, num_steps=STEPS, **SMALL)
 
 
 def first_params(of):
@@ -61,7 +61,7 @@ def lived(kind, edits=(), move=0):
     params = first_params(of)
 
     def begin(of):
-        beside = PortAsOriginal(of, tapes.moved(params, "float64", move))
+        beside = PortAsOriginal(of, trace.moved(params, "float64", move))
         beside.params = params
         return beside
 
@@ -102,7 +102,7 @@ def test_a_mistake_shows_in_the_first_learner_step():
 
 def test_a_single_other_action_is_different_however_small_the_drift():
     one = lived("actor_critic")
-    first = tapes.FirstDifference(STEPS - 1, 0, 0)
+    first = trace.FirstDifference(STEPS - 1, 0, 0)
     assert group(one).is_equal
     assert not group(_with(one, port=_with(one.port, first=first))).is_equal
 
@@ -213,7 +213,7 @@ def test_what_cannot_be_renewed_is_refused_with_a_sentence(given, said, tmp_path
 
 
 def test_without_the_genuine_original_it_says_so(tmp_path, monkeypatch, capsys):
-    record = importlib.import_module("reference.record")
+    record = importlib.import_module("reference.record.goldens")
 
     def refuse():
         raise record.RecordError("it is not there.")
@@ -245,10 +245,11 @@ def test_lives_that_were_lived_are_not_lived_again(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_original_lives_beside_the_port(kind, monkeypatch):
     pytest.importorskip("disco_rl", reason="the original is not installed; `make original` brings it")
-    from reference import closed_loop, execution
+    from reference import jax_runtime
+    from reference.original import eval_loop
 
-    known = {name: value for name, value in execution.QUICK.items() if execution.is_known(name)}
-    monkeypatch.setattr(closed_loop, "COMPILER_OPTIONS", known)
+    known = {name: value for name, value in jax_runtime.QUICK.items() if jax_runtime.is_known(name)}
+    monkeypatch.setattr(eval_loop, "COMPILER_OPTIONS", known)
     of = life(kind)
     ref, got, learner_steps = resync.live(of, EVERY, (), lambda step: None)
     one = Lived(kind, of.name, "float64", compare(ref, got), {}, renewed=EVERY, learner_steps=learner_steps)

@@ -17,13 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from parity.check import Judge, load, planted_error_is_found, rows_expected
+from parity.goldens.check import Judge, load, planted_error_is_found, rows_expected
+from parity.goldens.store import Store
 from parity.implementation import KNOWN
 from parity.implementation import load as load_implementation
 from parity.layers import REGISTRY
-from parity.live import WITHOUT_GRADIENTS
-from parity.store import Store
-from reference.execution import JaxImplementation, on_host
+from parity.live.comparison import WITHOUT_GRADIENTS
+from reference.jax_runtime import JaxImplementation, on_host
 from reference.standin import elementary, implementation, layers
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -119,7 +119,7 @@ def test_it_imports_the_jax_stack_and_itself_only(path):
     names, own = imported(path.read_text(encoding="utf-8"))
     assert names - {"__future__"} <= MAY_IMPORT
     assert not names & UNKNOWN_TO_IT
-    shared = ("reference.execution", "reference.mapped")  # how layers are run, whoever wrote them
+    shared = ("reference.jax_runtime", "reference.devices")  # how layers are run, whoever wrote them
     assert all(module in shared or module.startswith("reference.standin") for module in own)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from parity.curves import Curve
+from parity.runs.curves import Curve
 from reports.catch_curves import metrics, power, statistics
 from reports.catch_curves.metrics import MEASURES, MISSED
 from reports.catch_curves.statistics import judge

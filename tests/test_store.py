@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 
 from parity.__main__ import main
-from parity.layers import REGISTRY
-from parity.layers.draw import bell, case_inputs, generator
-from parity.sigma import Rounding
-from parity.store import (
+from parity.goldens.store import (
     FIXTURES,
     FixtureError,
     Store,
@@ -23,6 +20,9 @@ from parity.store import (
     tensors_of,
     write_atomically,
 )
+from parity.layers import REGISTRY
+from parity.layers.draw import bell, case_inputs, generator
+from parity.sigma import Rounding
 from parity.tolerance import RECORDED
 from tests import made
 
@@ -217,7 +217,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch)
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr("parity.store.os.replace", fail)
+    monkeypatch.setattr("parity.goldens.store.os.replace", fail)
     with pytest.raises(OSError, match="disk full"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"

@@ -5,10 +5,10 @@ import xml.etree.ElementTree
 
 import pytest
 
-from parity import trace as tracing
 from parity.__main__ import main
+from parity.goldens.store import Store
 from parity.implementation import load
-from parity.store import Store
+from parity.trace import report as tracing
 from tests import toy
 
 

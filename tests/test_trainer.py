@@ -15,7 +15,7 @@ from port import trees
 from port.agent import Agent
 from port.config import PolicyGradientConfig, get_settings_actor_critic
 from port.environments import Catch
-from port.evaluate.loop import EvalConfig
+from port.evaluate.eval_loop import EvalConfig
 from port.examples import own_network, step_functions
 from port.train import CatchWorld, StepFunctions, TrainConfig, Trainer, checkpoint, load_rule
 from tests.small_rule import AGENT, CONFIG, meta_params, same

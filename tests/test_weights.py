@@ -11,7 +11,7 @@ import pickle
 import numpy as np
 import pytest
 
-from reference import weights
+from parity import weights
 
 TENSORS = {
     "lstm/linear/w": np.arange(1200, dtype=np.float32).reshape(30, 40),
@@ -180,7 +180,7 @@ def test_the_address_is_of_the_pinned_commit():
     from reference import identity
 
     table = identity.load_table()
-    assert weights.download_url().startswith(f"{table.repository}/raw/{table.commit}/disco_rl/")
+    assert weights.URL.startswith(f"{table.repository}/raw/{table.commit}/disco_rl/")
 
 
 @pytest.mark.parametrize(("content", "code"), [(None, 2), (GOOD, 1)], ids=["missing", "wrong"])

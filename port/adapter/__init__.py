@@ -97,7 +97,7 @@ class Port(TorchImplementation):
     """The port: layers, and whole lives."""
 
     def live(self, setting: curves.Setting, seed: int) -> Iterator[curves.Step]:
-        """A life, step by step; see `parity/curves.py`."""
+        """A life, step by step; see `parity/runs/curves.py`."""
         return curves.live(setting, seed)
 
 

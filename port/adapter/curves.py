@@ -1,4 +1,4 @@
-"""Whole lives of the port, for learning curves: the settings of `parity.curves` in the port's own words."""
+"""Whole lives of the port, for learning curves: the settings of `parity.runs.curves` in the port's own words."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from port.config import (
     get_settings_disco,
 )
 from port.environments import Catch
-from port.evaluate.loop import EvalConfig
+from port.evaluate import eval_loop
+from port.evaluate.eval_loop import EvalConfig
 from port.types import Params
 
 Step: TypeAlias = tuple[int, list[bool], float | None]
@@ -78,5 +79,5 @@ def live(setting: Setting, seed: int) -> Iterator[Step]:
     env, config = Catch(loop.rows, loop.columns), agent_config(setting)
     meta_params: Params = weights.load_npz(setting.weights_path(), config.meta_net) if setting.weights else {}
     agent = Agent(config, env.observation_shape, env.num_actions)
-    for report in loop.live(agent, meta_params, loop):
+    for report in eval_loop.live(agent, meta_params, loop):
         yield report.frames, [value > 0 for value in report.episode_returns], report.logs.get("q_loss")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from port.adapter.inputs import Settings, Tensors, below, layer, under
 from port.environments import Batched, Catch, CatchState, HostCatch, spread_seed
-from port.evaluate import loop
+from port.evaluate import eval_loop
 from port.replay import ReplayBuffer
 from port.types import Rollout, Timestep
 
@@ -77,5 +77,5 @@ def _replay_sample(x: Tensors, s: Settings) -> Tensors:
 
 @layer("eval/accumulate_returns")
 def _accumulate_returns(x: Tensors, s: Settings) -> Tensors:
-    so_far, returns = loop.accumulate_returns(x["so_far"], x["rewards"], x["discounts"])
+    so_far, returns = eval_loop.accumulate_returns(x["so_far"], x["rewards"], x["discounts"])
     return {"so_far": so_far, "returns": returns}

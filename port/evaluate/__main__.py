@@ -20,7 +20,7 @@ from typing import Any
 from port import agent_flags, bundled
 from port.config import DiscoConfig
 from port.evaluate import multi_seed
-from port.evaluate.loop import EvalConfig
+from port.evaluate.eval_loop import EvalConfig
 from port.evaluate.multi_seed import Life, Task, Told
 
 DEFAULT_OUT = Path("reports/out/evaluate")

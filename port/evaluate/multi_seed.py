@@ -18,7 +18,8 @@ from port import weights
 from port.agent import Agent
 from port.config import AgentConfig, DiscoConfig
 from port.environments import Catch
-from port.evaluate.loop import EvalConfig, StepReport
+from port.evaluate import eval_loop
+from port.evaluate.eval_loop import EvalConfig, StepReport
 from port.types import Params
 
 TELL_EVERY = 10  # steps
@@ -95,7 +96,7 @@ def run_one(task: Task, seed: int, on_step: Callable[[StepReport], None] | None 
             on_step(report)
 
     loop = replace(task.loop, seed=seed)
-    result = loop.evaluate(agent, meta_params, loop, getattr(torch, task.dtype), on_step=keep)
+    result = eval_loop.evaluate(agent, meta_params, loop, getattr(torch, task.dtype), on_step=keep)
     columns = {"frames": result.frames, "average_return": result.average_returns, **result.logs}
     return Life(seed, result.catch_rate, np.array(rates), columns)
 

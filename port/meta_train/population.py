@@ -13,7 +13,7 @@ import torch
 
 from port.agent import Agent
 from port.environments import Catch
-from port.evaluate import acting, loop
+from port.evaluate import acting, eval_loop
 from port.meta_train import meta_gradient, recompute
 from port.meta_train.config import MetaTrainConfig, board_size
 from port.meta_train.meta_gradient import LearningState
@@ -128,7 +128,7 @@ class Score(NamedTuple):
 def evaluate(config: MetaTrainConfig, meta_params: Params, board: str, seed: int, steps: int) -> Score:
     """Lets a fresh agent learn by the rule in the original's evaluation loop."""
     rows, columns = board_size(board)
-    settings = loop.EvalConfig(num_steps=steps, rows=rows, columns=columns, seed=seed)
+    settings = eval_loop.EvalConfig(num_steps=steps, rows=rows, columns=columns, seed=seed)
     agent = Agent(config.agent, (rows, columns, 1), Catch.num_actions)
-    result = loop.evaluate(agent, meta_params, settings, DTYPE)
+    result = eval_loop.evaluate(agent, meta_params, settings, DTYPE)
     return Score(float((result.episode_returns > 0).mean()), result.catch_rate)

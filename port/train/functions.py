@@ -98,7 +98,7 @@ def _pick(is_over: Tensor, fresh: Any, old: Any) -> Any:
 
 
 class CatchWorld:
-    """The port's own Catch, any number of boards; what they show and pay is as in `port.evaluate.loop`."""
+    """The port's own Catch, any number of boards; what they show and pay is as in `port.evaluate.eval_loop`."""
 
     def __init__(self, env: Catch, num_envs: int) -> None:
         """Takes the game and the number of boards."""

@@ -12,7 +12,7 @@ from port.agent import Agent
 from port.config import AgentConfig
 from port.distributed import Averaging
 from port.environments import Catch
-from port.evaluate import loop
+from port.evaluate import eval_loop
 from port.network import ModuleNetwork
 from port.train import gym
 from port.train.world import World, obs_spec, tree_map
@@ -67,4 +67,4 @@ def names_from_a_trial_step(
     outs = {"logits": like.new_zeros(2, B, A)}
     rollout = Rollout(observations, torch.zeros_like(rewards).long(), rewards, rewards == 0, outs)
     _, learned = agent.learner_step(rollout, state, meta_params)
-    return sorted(loop.scalars(learned))
+    return sorted(eval_loop.scalars(learned))

@@ -16,7 +16,7 @@ from torch import nn
 from port import trees, weights
 from port.config import AgentConfig, PolicyGradientConfig
 from port.distributed import Averaging
-from port.evaluate import loop
+from port.evaluate import eval_loop
 from port.meta_train.checkpoint import replace_file
 from port.network import MlpNetwork, ModuleNetwork
 from port.replay import ReplayBuffer
@@ -211,7 +211,7 @@ class Trainer:
         for _ in range(self.config.updates_per_rollout):
             batch = self._buffer.sample(self.config.batch_size)
             state, learned = self.agent.learner_step(batch, self.state, self.meta_params)
-            found = loop.scalars(learned)
+            found = eval_loop.scalars(learned)
             if not np.isfinite(found["global_gradient_norm"]):
                 raise FloatingPointError(
                     f"The gradient is no number after rollout {self.step}; nothing was learned from it. Lower the "

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from parity.curves import Setting, Step
-from reference.execution import JaxImplementation
+from parity.runs.curves import Setting, Step
+from reference.devices import on_devices
 from reference.identity import describe
-from reference.mapped import on_devices
+from reference.jax_runtime import JaxImplementation
 from reference.original import curves, elementary, environments, learning, metatraining, networks, rules, values
 
 
@@ -13,7 +13,7 @@ class Original(JaxImplementation):
     """The original: layers, and whole lives."""
 
     def live(self, setting: Setting, seed: int) -> Iterator[Step]:
-        """A life, step by step; see `parity/curves.py`."""
+        """A life, step by step; see `parity/runs/curves.py`."""
         return curves.live(setting, seed)
 
 

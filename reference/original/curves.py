@@ -17,7 +17,7 @@ from disco_rl import types
 from disco_rl.environments import jittable_envs
 from ml_collections import config_dict
 
-from parity.curves import Setting, Step
+from parity.runs.curves import Setting, Step
 
 NET = ("head_mlp_hiddens", "lstm_size")
 META_NET = ("prediction_size", "hidden_size")

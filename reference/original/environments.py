@@ -18,7 +18,7 @@ from disco_rl.environments import catch, jittable_envs
 from disco_rl.environments.wrappers import batched_env, batched_jittable_env
 from ml_collections import config_dict
 
-from reference.execution import on_host, precision
+from reference.jax_runtime import on_host, precision
 from reference.original import notebook
 
 Tensors = dict[str, jax.Array]

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from reference.execution import on_host
+from reference.jax_runtime import on_host
 
 Tensors = dict[str, jax.Array]
 Settings = dict[str, Any]

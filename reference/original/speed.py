@@ -95,6 +95,6 @@ class Original:
         return Ready(lambda: next(life))
 
     def _meta_update(self, work: Any) -> Ready:
-        from reference.notebook import Notebook
+        from reference.original.meta_update import Notebook
 
         return Ready(Notebook().advance)

@@ -5,8 +5,8 @@ Read it as a specification, in this order: `elementary`, `networks`, `values`, `
 names; `layers` gives them the harness's names. It is held to the original's goldens like any other implementation.
 """
 
-from reference.execution import JaxImplementation
-from reference.mapped import on_devices
+from reference.devices import on_devices
+from reference.jax_runtime import JaxImplementation
 from reference.standin.layers import LAYERS
 from reference.standin.metatraining import LAYERS as META_TRAINING
 from reference.standin.rules import LAYERS as RULES

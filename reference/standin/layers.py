@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import rlax
 
 from reference.standin import elementary, environments, learning, metanet, networks, rule, values
-from reference.standin.named import Settings, Tensors, below, under
+from reference.standin.flat_dict import Settings, Tensors, below, under
 
 
 def normalize(x: Tensors, s: Settings) -> Tensors:

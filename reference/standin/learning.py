@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from reference.standin.elementary import over_devices
-from reference.standin.named import Array, Settings, Tensors, below
+from reference.standin.flat_dict import Array, Settings, Tensors, below
 from reference.standin.networks import agent_network
 from reference.standin.rule import MetaState, action_value_loss, disco_targets, prediction_loss
 

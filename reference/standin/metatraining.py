@@ -22,9 +22,9 @@ from reference.standin.elementary import (
     over_devices,
     update_moments,
 )
+from reference.standin.flat_dict import Array, Settings, Tensors, below, under
 from reference.standin.layers import adam_state, form, meta_state, moments, named_adam, named_averages, named_meta_state
 from reference.standin.learning import AdamState, LearnerState, add, learner_step, update
-from reference.standin.named import Array, Settings, Tensors, below, under
 from reference.standin.networks import agent_network, mlp
 from reference.standin.values import Averages, ValueForm, ValueSettings, scalar_value, value_loss_from_td
 

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from reference.standin.elementary import entropy, kl, lookup
+from reference.standin.flat_dict import Array, Settings, Tensors, below
 from reference.standin.metanet import RnnState, meta_network
-from reference.standin.named import Array, Settings, Tensors, below
 from reference.standin.networks import agent_network
 from reference.standin.values import Averages, ValueForm, ValueSettings, value_loss_from_td, value_outs
 

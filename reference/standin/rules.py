@@ -13,8 +13,8 @@ import optax
 
 from reference.standin import layers, learning
 from reference.standin.elementary import entropy, lookup
+from reference.standin.flat_dict import Array, Settings, Tensors, below, under
 from reference.standin.metatraining import value_outs_v
-from reference.standin.named import Array, Settings, Tensors, below, under
 from reference.standin.networks import mlp
 from reference.standin.rule import means
 from reference.standin.values import Averages, ValueForm, ValueSettings, value_loss_from_td

@@ -18,7 +18,7 @@ from reference.standin.elementary import (
     two_hot,
     update_moments,
 )
-from reference.standin.named import Array, Tensors
+from reference.standin.flat_dict import Array, Tensors
 
 SQUASH, UNSQUASH = rlax.SIGNED_HYPERBOLIC_PAIR
 

@@ -15,14 +15,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from parity.bugs.reach import stored_cases
-from parity.check import Judge, Outcome, WeightsMissing, check_layer
-from parity.check import load as load_case
 from parity.compare import Row
-from parity.diagnose import diagnose
+from parity.goldens.check import Judge, Outcome, WeightsMissing, check_layer
+from parity.goldens.check import load as load_case
+from parity.goldens.store import FixtureError, Store
 from parity.implementation import CannotRun, Implementation, load
 from parity.layers import REGISTRY
-from parity.store import FixtureError, Store
+from parity.mutants.coverage import stored_cases
+from parity.mutants.diagnose import diagnose
 
 Key = tuple[str, str, str, str, str]
 ORDER = {("value", "float64"): 0, ("vjp", "float64"): 1, ("value", "float32"): 2, ("vjp", "float32"): 3}

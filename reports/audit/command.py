@@ -30,9 +30,9 @@ import pandas as pd
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from parity.goldens.store import FixtureError, Store, write_atomically
 from parity.implementation import CannotRun
 from parity.layers import REGISTRY
-from parity.store import FixtureError, Store, write_atomically
 from reports import page
 from reports.audit import repro
 from reports.audit.causes import REACHES

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity.check import load as load_case
+from parity.goldens.check import load as load_case
+from parity.goldens.store import Golden, Store, write_atomically
 from parity.layers.spec import Arrays
-from parity.repro import literal
-from parity.store import Golden, Store, write_atomically
+from parity.live.repro import literal
 from parity.tolerance import PRECISIONS, scale_of, tolerance
 from port.adapter.inputs import agent_params
 from port.networks import agent_net

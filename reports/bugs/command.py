@@ -26,14 +26,14 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import Progress
 
-from parity.bugs import Bug, catalogue, chosen
-from parity.bugs.alive import hunt_live, speaker
-from parity.bugs.kill import LIFETIME, NOT_RUN, TIERS, Kill, hunt_by_name, prepared
-from parity.bugs.reach import Entered, source_digest
+from parity.goldens.store import FixtureError, Store, write_atomically
 from parity.implementation import CannotRun
 from parity.layers import REGISTRY
-from parity.side_by_side import LOOK_EVERY, Lines
-from parity.store import FixtureError, Store, write_atomically
+from parity.mutants import Bug, catalogue, chosen
+from parity.mutants.coverage import Entered, source_digest
+from parity.mutants.hunt import LIFETIME, NOT_RUN, TIERS, Kill, hunt_by_name, prepared
+from parity.mutants.live_hunt import hunt_live, speaker
+from parity.runs.side_by_side import LOOK_EVERY, Lines
 from parity.tolerance import PRECISIONS
 from reports import page
 from reports.bugs import precision
@@ -223,7 +223,7 @@ def section_of(matrix: Matrix, out: Path) -> page.Section:
         command="python -m reports.bugs",
         body=body,
         provenance=[
-            ("planted in", "port, from source rewritten in memory; see parity/bugs/catalogue"),
+            ("planted in", "port, from source rewritten in memory; see port/adapter/mutants"),
             ("hunted on", "the stored cases of every layer that the change can reach, in data-flow order"),
             ("without a mistake", "every stored case of every layer is equal; checked first"),
             ("live", matrix.live),

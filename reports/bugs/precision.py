@@ -13,14 +13,14 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from parity.bugs import PORT, Bug, catalogue
-from parity.bugs.kill import first_difference, opened_store, reached_by, unchanged
-from parity.bugs.plant import load_edited
-from parity.bugs.reach import Entered, is_reached, stored_cases
-from parity.check import Judge
-from parity.check import load as load_case
+from parity.goldens.check import Judge
+from parity.goldens.check import load as load_case
+from parity.goldens.store import Store, canonical, write_atomically
 from parity.implementation import CannotRun
-from parity.store import Store, canonical, write_atomically
+from parity.mutants import PORT, Bug, catalogue
+from parity.mutants.coverage import Entered, is_reached, stored_cases
+from parity.mutants.hunt import first_difference, opened_store, reached_by, unchanged
+from parity.mutants.mutate import load_edited
 from reports import page
 
 EVIDENCE = page.HERE.parent / "evidence" / "precision.json"

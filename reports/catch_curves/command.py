@@ -29,11 +29,11 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from parity import curves, life_runner, spread
-from parity.curves import Recorded, Setting
+from parity.goldens.store import FixtureError, canonical, write_atomically
 from parity.implementation import CannotRun
-from parity.life_runner import Life, Work
-from parity.store import FixtureError, canonical, write_atomically
+from parity.runs import curves, life_runner, spread
+from parity.runs.curves import Recorded, Setting
+from parity.runs.life_runner import Life, Work
 from reports import page
 from reports.catch_curves import figures, metrics, statistics
 from reports.catch_curves.figures import Group, Panel

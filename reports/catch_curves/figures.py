@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from parity.curves import Curve, Setting
+from parity.runs.curves import Curve, Setting
 from reports.catch_curves import metrics, power, statistics
 from reports.catch_curves.metrics import MEASURES, MISSED
 from reports.catch_curves.power import ALPHA, FEWEST, POWER

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parity.curves import LAST_EPISODES, Curve
+from parity.runs.curves import LAST_EPISODES, Curve
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import CompareMeans, DescrStatsW, ttest_ind, ttost_ind
 
-from parity.curves import Curve
+from parity.runs.curves import Curve
 from reports.catch_curves import power
 from reports.catch_curves.metrics import DECIDING, LOSS, MEASURES, MISSED, Measure, measured
 from reports.catch_curves.power import ALPHA, FEWEST, MOST

@@ -27,19 +27,19 @@ from typing import Any
 
 import torch
 
-from parity.bugs import edits_of
-from parity.bugs.plant import Edit
-from parity.bugs.reach import source_digest
-from parity.check import WeightsMissing
+from parity.goldens.check import WeightsMissing
+from parity.goldens.store import FixtureError, canonical, write_atomically
 from parity.implementation import CannotRun
 from parity.layers.spec import Arrays
-from parity.lives import KINDS, Life, kind_of, meta_params
-from parity.lives import life as described
-from parity.lockstep import compare, drift_ratio
-from parity.side_by_side import Piece, cores, run_all
-from parity.store import FixtureError, canonical, write_atomically
-from parity.tape_store import TapeStore
-from parity.tapes import Tape, tape_bytes, tape_from
+from parity.mutants import edits_of
+from parity.mutants.coverage import source_digest
+from parity.mutants.mutate import Edit
+from parity.runs.lockstep import compare, drift_ratio
+from parity.runs.side_by_side import Piece, cores, run_all
+from parity.runs.spec import KINDS, Life, kind_of, meta_params
+from parity.runs.spec import life as described
+from parity.runs.trace import Tape, tape_bytes, tape_from
+from parity.runs.trace_store import TapeStore
 from reports import page
 from reports.lockstep import port_run, resync
 from reports.lockstep.section import TITLE as TITLE

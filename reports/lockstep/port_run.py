@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity.bugs.plant import Edit, edited
 from parity.implementation import CannotRun
 from parity.layers.spec import Arrays
-from parity.lives import Life, gumbel, meta_params
-from parity.tapes import Recording, Tape
+from parity.mutants.mutate import Edit, edited
+from parity.runs.spec import Life, gumbel, meta_params
+from parity.runs.trace import Recording, Tape
 
 
 def _silent(step: int) -> None:
@@ -89,7 +89,7 @@ class PortLoop:
 
     def __init__(self, of: Life, dtype: str, params: Arrays):
         """Sets everything up."""
-        evaluation, self._weights = (importlib.import_module(f"port.{name}") for name in ("evaluation", "weights"))
+        evaluation, self._weights = (importlib.import_module(f"port.{name}") for name in ("evaluate.eval_loop", "weights"))
         precision = getattr(torch, dtype)
         self.agent = agent = agent_of(of)
         start = self._weights.load_agent_params(params, agent.config, agent.obs_spec, agent.num_actions, precision)

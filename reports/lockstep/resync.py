@@ -24,19 +24,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity.bugs.plant import Edit, edited
-from parity.bugs.reach import source_digest
-from parity.check import WeightsMissing
 from parity.compare import Row
 from parity.compare import compare as compare_arrays
+from parity.goldens.check import WeightsMissing
+from parity.goldens.store import FixtureError, canonical, reduced, write_atomically
 from parity.implementation import CannotRun, load
 from parity.layers.spec import Arrays
-from parity.lives import Life, kind_of, meta_params
-from parity.lockstep import compare
-from parity.side_by_side import Piece, run_all
+from parity.mutants.coverage import source_digest
+from parity.mutants.mutate import Edit, edited
+from parity.runs.lockstep import compare
+from parity.runs.side_by_side import Piece, run_all
+from parity.runs.spec import Life, kind_of, meta_params
+from parity.runs.trace import Recording, Tape, first_difference, tape_bytes, tape_from
 from parity.sigma import Rounding
-from parity.store import FixtureError, canonical, reduced, write_atomically
-from parity.tapes import Recording, Tape, first_difference, tape_bytes, tape_from
 from parity.tolerance import PRECISIONS
 from reports.lockstep.port_run import PortLoop
 from reports.lockstep.verdict import LearnerStep, Lived, Verdict
@@ -54,7 +54,7 @@ ADAPTERS = {  # rule -> module of the port's adapter, and its functions from the
 def provenance() -> dict[str, Any]:
     """Of the original that lives beside the port; CannotRun where it is not installed, or is not the genuine one."""
     try:
-        record = importlib.import_module("reference.record")
+        record = importlib.import_module("reference.record.goldens")
     except ModuleNotFoundError as error:
         raise CannotRun(f"There is no {error.name}, which the original needs; `make bootstrap` installs it.") from None
     try:
@@ -133,7 +133,7 @@ class OriginalLife:
 
     def __init__(self, of: Life):
         """Begins with the original's own first parameters."""
-        closed_loop = importlib.import_module("reference.closed_loop")
+        closed_loop = importlib.import_module("reference.original.eval_loop")
         self.of, self.params = of, closed_loop.initial_params(of)
         self._loop = closed_loop.OriginalLoop(of, DTYPE, self.params)
         self._learn, self._loop.learn = self._loop.learn, self._noting

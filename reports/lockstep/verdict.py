@@ -23,7 +23,7 @@ import numpy as np
 from scipy.stats import mannwhitneyu
 
 from parity.implementation import CannotRun
-from parity.lockstep import Comparison, drift_ratio
+from parity.runs.lockstep import Comparison, drift_ratio
 
 DRIFT_LIMIT = 20.0  # times the original's own
 # Of the step at which the original parts from itself. What grows to a different action in half the time was about 1e-8

@@ -21,13 +21,13 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import track
 
-from parity.calibration import recorded
-from parity.check import Outcome, WeightsMissing, check_layer, disco103, kinds_judged
-from parity.check import load as load_case
 from parity.compare import Row
+from parity.goldens.calibration import recorded
+from parity.goldens.check import Outcome, WeightsMissing, check_layer, disco103, kinds_judged
+from parity.goldens.check import load as load_case
+from parity.goldens.store import FixtureError, Golden, Store, write_atomically
+from parity.goldens.table import COLUMNS, LayerSummary, notebooks_in_words, summarise
 from parity.implementation import CannotRun, load
-from parity.store import FixtureError, Golden, Store, write_atomically
-from parity.table import COLUMNS, LayerSummary, notebooks_in_words, summarise
 from parity.tolerance import PRECISIONS, UNINFORMATIVE, C, scale_of, tolerance, uninformative
 from reports import page
 from reports.parity import sigmas

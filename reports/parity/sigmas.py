@@ -1,6 +1,6 @@
 """Errors in sigmas: how they are distributed, for a candidate, the stand-in and the original compiled in other ways.
 
-Where two implementations differ by rounding alone, chance says what this distribution is (`parity.calibration`).
+Where two implementations differ by rounding alone, chance gives this distribution (`parity.goldens.calibration`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from parity.calibration import Calibration, Held, by_chance
-from parity.check import BOTH
 from parity.compare import BINS_PER_SIGMA, NUM_BINS, Row
+from parity.goldens.calibration import Calibration, Held, by_chance
+from parity.goldens.check import BOTH
 from parity.tolerance import C
 
 COLOURS = ("#2a78d6", "#2e8b57", "#d97a1f", "#7a4fc4", "#c2549d", "#6b7480")

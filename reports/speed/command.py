@@ -31,9 +31,9 @@ from typing import Any
 
 from rich.console import Console
 
+from parity.goldens.store import write_atomically
 from parity.implementation import CannotRun
-from parity.side_by_side import cores
-from parity.store import write_atomically
+from parity.runs.side_by_side import cores
 from reports import page
 from reports.speed import port as speed_port
 from reports.speed import workload
@@ -98,7 +98,7 @@ def installed() -> tuple[list[str], dict[str, str]]:
 
 def weights_for(folder: Path) -> tuple[Path, str]:
     """Disco103 where it is at hand; else random weights of its size, which cost the same."""
-    reference = importlib.import_module("reference.weights")
+    reference = importlib.import_module("parity.weights")
     try:
         return reference.find_weights(download=False).path, "Disco103 (sha256 verified)"
     except reference.WeightsError:

@@ -14,7 +14,7 @@ from port.adapter.curves import agent_config
 from port.agent import Agent
 from port.environments import Catch
 from port.evaluate import acting
-from port.evaluate.loop import DrawnRandomness, EvalConfig, live
+from port.evaluate.eval_loop import DrawnRandomness, EvalConfig, live
 from port.meta_train import MetaTrainConfig
 from port.network import Network, compiled
 from port.types import Params, Rollout

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from parity.curves import BOARD, FULL_SIZE, NOTEBOOK, Setting
+from parity.runs.curves import BOARD, FULL_SIZE, NOTEBOOK, Setting
 
 Arrays: TypeAlias = dict[str, np.ndarray]
 CATCH_ACTIONS = 3

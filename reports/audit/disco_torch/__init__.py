@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity.curves import Setting, Step
 from parity.layers import REGISTRY
+from parity.runs.curves import Setting, Step
 from port.adapter import TorchImplementation
 from reports.audit.disco_torch import curves, elementary, learning, metanet, values
 from reports.audit.disco_torch.inputs import default_dtype
@@ -74,7 +74,7 @@ class DiscoTorch(TorchImplementation):
         return super().vjp(layer, inputs, settings, dtype, cotangents, wrt)
 
     def live(self, setting: Setting, seed: int) -> Iterator[Step] | None:
-        """A life, step by step; see `parity/curves.py`."""
+        """A life, step by step; see `parity/runs/curves.py`."""
         return curves.live(setting, seed)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity.curves import Setting, Step
+from parity.runs.curves import Setting, Step
 from port.adapter.curves import agent_config
 from port.agent import Agent
 from port.networks import agent_net

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from disco_torch import update_rule, utils
 
-from parity.check import load as load_case
 from parity.compare import Row, compare
-from parity.store import Store
+from parity.goldens.check import load as load_case
+from parity.goldens.store import Store
 from parity.tolerance import PRECISIONS
 from port.config import get_settings_disco
 from reports.audit.disco_torch.learning import trainer

@@ -1,0 +1,1 @@
+"""Goldens: stored, loaded, checked, and shown as tables."""

@@ -1,0 +1,325 @@
+"""The golden files: how they are laid out, written atomically and read with every digest checked.
+
+`fixtures/manifest.json` says where everything came from; `fixtures/golden/<layer>.safetensors.gz` holds the tensors of
+one layer, each named `case:kind:name`. Kinds: `in` inputs; `cot` cotangents; `out` the original's outputs in float64;
+`vjp` its vector-Jacobian products; `sigma_out` and `sigma_vjp` how far rounding takes each of those numbers, a row a
+precision (`parity.tolerance`); `other_P` the other answers that rounding to P bits gives for an output of integers.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import tempfile
+import zlib
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as save_tensors
+
+from parity.layers.draw import generator
+from parity.layers.spec import Arrays, Settings
+from parity.sigma import Rounding, decode, encode
+from parity.tolerance import RECORDED
+
+FORMAT = 4
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
+SKETCH_WIDTH = 256
+SKETCH_ABOVE = 2_048
+
+
+class FixtureError(Exception):
+    """A fixture is missing, damaged or of another format; the message says which and what to do."""
+
+
+def digest(array: np.ndarray) -> str:
+    """128 bits of sha256 over dtype, shape and bytes; there are many of these, and each file has a whole one."""
+    header = f"{array.dtype.str}{array.shape}".encode()
+    return hashlib.sha256(header + array.tobytes()).hexdigest()[:32]
+
+
+def sketch(array: np.ndarray, width: int = SKETCH_WIDTH) -> np.ndarray:
+    """Folds a large array into 256 (or `width`) sums of its elements with random signs.
+
+    An error in any single element shows, undiminished, in one of the sums.
+    """
+    flat = np.asarray(array, np.float64).reshape(-1)
+    signs = _signs(flat.size)
+    padded = np.zeros(-(-flat.size // width) * width)
+    padded[: flat.size] = flat * signs
+    return padded.reshape(-1, width).sum(axis=0)
+
+
+@lru_cache(maxsize=64)
+def _signs(size: int) -> np.ndarray:
+    return generator("sketch", str(size)).integers(0, 2, size) * 2.0 - 1.0
+
+
+def reduced(array: np.ndarray) -> np.ndarray:
+    """What is stored and compared of an array: itself, or its sketch if it is a large float array."""
+    is_large = array.size > SKETCH_ABOVE and np.issubdtype(array.dtype, np.floating)
+    return sketch(array) if is_large else array
+
+
+def compact(array: np.ndarray) -> np.ndarray:
+    """How an input is stored: in float32 where that loses nothing, as with all that is drawn."""
+    if array.dtype != np.float64:
+        return array
+    with np.errstate(over="ignore"):
+        single = array.astype(np.float32)
+    return single if np.array_equal(single, array, equal_nan=True) else array
+
+
+def wide(array: np.ndarray) -> np.ndarray:
+    """The inverse of `compact`."""
+    return array.astype(np.float64) if array.dtype == np.float32 else array
+
+
+@dataclass(frozen=True)
+class Golden:
+    """One recorded case of a layer.
+
+    Attributes:
+        layer: its name.
+        case: its name.
+        settings: sizes and static numbers.
+        origin: `generated`, `teacher_forced` or `live`.
+        meta_params: `seeded` or `disco103`.
+        inputs: what the original was given.
+        cotangents: of its outputs; none where no VJP is judged.
+        outputs: the truth: the original's outputs in float64.
+        vjps: its vector-Jacobian products in float64.
+        rounding: how far rounding takes each number of the outputs and VJPs.
+        stored: whether the inputs are in the fixtures, or made again from their seed.
+    """
+
+    layer: str
+    case: str
+    settings: Settings
+    origin: str
+    meta_params: str
+    inputs: Arrays
+    cotangents: Arrays
+    outputs: Arrays
+    vjps: Arrays
+    rounding: Rounding
+    stored: bool = True
+
+    @property
+    def id(self) -> str:
+        """E.g. `values/retrace[terminal_middle]`."""
+        return f"{self.layer}[{self.case}]"
+
+    def truth(self, kind: str) -> Arrays:
+        """The outputs (`value`) or the VJPs (`vjp`)."""
+        return self.outputs if kind == "value" else self.vjps
+
+    def sigma(self, kind: str, name: str, bits: int) -> np.ndarray:
+        """Sigma of each element of an output or VJP; 0 for integers."""
+        by_bits = self.rounding.sigmas[kind].get(name)
+        return by_bits[bits] if by_bits else np.zeros(self.truth(kind)[name].shape)
+
+    def others(self, name: str, bits: int) -> np.ndarray | None:
+        """[N, ...], the other answers that rounding gives for an output of integers."""
+        return self.rounding.alternatives.get(name, {}).get(bits)
+
+    def recorded_at(self, kind: str) -> tuple[int, ...]:
+        """The bits of precision at which sigma is known, the most first."""
+        known = [tuple(by_bits) for by_bits in self.rounding.sigmas[kind].values()]
+        return known[0] if known else RECORDED[kind]
+
+
+def file_name(layer: str) -> str:
+    """The golden file of a layer."""
+    return layer.replace("/", ".") + ".safetensors.gz"
+
+
+SIGMA = {"value": "sigma_out", "vjp": "sigma_vjp"}
+
+
+def tensors_of(golden: Golden) -> Arrays:
+    """All tensors of a case that are written to its file, by `kind:name`."""
+    flat: Arrays = {}
+    if golden.stored:
+        flat |= {f"in:{name}": compact(value) for name, value in golden.inputs.items()}
+        flat |= {f"cot:{name}": compact(value) for name, value in golden.cotangents.items()}
+    flat |= {f"out:{name}": value for name, value in golden.outputs.items()}
+    flat |= {f"vjp:{name}": value for name, value in golden.vjps.items()}
+    for kind, sigmas in golden.rounding.sigmas.items():
+        for name, by_bits in sigmas.items():
+            flat[f"{SIGMA[kind]}:{name}"] = np.stack([encode(sigma) for sigma in by_bits.values()])
+    for name, by_bits in golden.rounding.alternatives.items():
+        flat |= {f"other_{bits}:{name}": others for bits, others in by_bits.items()}
+    return flat
+
+
+def describe(golden: Golden) -> dict[str, Any]:
+    """A case's entry in the manifest."""
+    entry = {
+        "settings": golden.settings,
+        "origin": golden.origin,
+        "meta_params": golden.meta_params,
+        "stored": golden.stored,
+        "bits": {kind: list(golden.recorded_at(kind)) for kind in SIGMA},
+        "tensors": {name: digest(value) for name, value in sorted(tensors_of(golden).items())},
+    }
+    if not golden.stored:
+        entry["made_from_seed"] = {name: digest(value) for name, value in sorted(golden.inputs.items())}
+    return entry
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def layer_bytes(goldens: list[Golden]) -> bytes:
+    """The content of a layer's file."""
+    # `np.array` keeps a scalar a scalar, which `ascontiguousarray` does not.
+    flat = {f"{g.case}:{name}": np.array(v, order="C") for g in goldens for name, v in tensors_of(g).items()}
+    return gzip.compress(save_tensors(dict(sorted(flat.items()))), mtime=0)
+
+
+def canonical(value: Any) -> str:
+    """Sorted JSON, the same bytes for the same content."""
+    return json.dumps(value, sort_keys=True, indent=1, allow_nan=False) + "\n"
+
+
+def manifest_bytes(content: dict[str, Any]) -> bytes:
+    """The manifest with the digest of its own content."""
+    body = {key: value for key, value in content.items() if key != "digest"}
+    whole = {**body, "digest": hashlib.sha256(canonical(body).encode()).hexdigest()}
+    return (json.dumps(whole, sort_keys=True, indent=0, allow_nan=False) + "\n").encode()  # unindented: it is large
+
+
+def _rounding(parts: dict[str, Arrays], bits: dict[str, list[int]]) -> Rounding:
+    """What `tensors_of` wrote of it."""
+    found = Rounding()
+    for kind, prefix in SIGMA.items():
+        for name, rows in parts.get(prefix, {}).items():
+            found.sigmas[kind][name] = {p: decode(row) for p, row in zip(bits[kind], rows, strict=True)}
+    for prefix in (key for key in parts if key.startswith("other_")):
+        for name, others in parts[prefix].items():
+            found.alternatives.setdefault(name, {})[int(prefix.removeprefix("other_"))] = others
+    return found
+
+
+REMEDY = "Restore it with `git checkout -- fixtures`, or record again with `python -m reference record`."
+
+
+@dataclass
+class Store:
+    """Reads goldens; nothing comes out of it that was not checked against the manifest."""
+
+    root: Path = FIXTURES
+    _files: dict[str, Arrays] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """The manifest, its own digest checked."""
+        path = self.root / "manifest.json"
+        try:
+            content = json.loads(path.read_text())
+            body = {key: value for key, value in content.items() if key != "digest"}
+            stated = content["digest"]
+        except FileNotFoundError:
+            raise FixtureError(f"{path} is missing. {REMEDY}") from None
+        except (ValueError, KeyError, AttributeError) as error:
+            raise FixtureError(f"{path} is damaged ({type(error).__name__}: {error}). {REMEDY}") from None
+        if hashlib.sha256(canonical(body).encode()).hexdigest() != stated:
+            raise FixtureError(f"{path} is not what was recorded: its digest does not fit its content. {REMEDY}")
+        if content["format"] != FORMAT:
+            raise FixtureError(f"{path} has format {content['format']}; this version reads format {FORMAT}.")
+        return content
+
+    def layers(self) -> list[str]:
+        """Names of the recorded layers, in data-flow order."""
+        return list(self.manifest["order"])
+
+    def cases(self, layer: str) -> list[str]:
+        """Names of the recorded cases of a layer."""
+        return list(self.manifest["layers"][layer]["cases"])
+
+    def entry(self, layer: str, case: str) -> dict[str, Any]:
+        """A case's entry in the manifest."""
+        return self.manifest["layers"][layer]["cases"][case]
+
+    def _load_file(self, layer: str) -> Arrays:
+        if layer in self._files:
+            return self._files[layer]
+        path = self.root / "golden" / file_name(layer)
+        try:
+            content = path.read_bytes()
+            tensors = load_tensors(gzip.decompress(content))
+        except FileNotFoundError:
+            raise FixtureError(f"{path} is missing: the goldens of {layer}. {REMEDY}") from None
+        except (SafetensorError, zlib.error, OSError, EOFError, ValueError, TypeError, KeyError) as error:
+            raise FixtureError(f"{path} is damaged: it is no readable safetensors file ({error}). {REMEDY}") from None
+        self._check_digests(layer, tensors, path)
+        if hashlib.sha256(content).hexdigest() != self.manifest["layers"][layer]["sha256"]:
+            raise FixtureError(f"{path} is damaged outside its tensors: its sha256 is not the recorded one. {REMEDY}")
+        self._files[layer] = tensors
+        return tensors
+
+    def _check_digests(self, layer: str, tensors: Arrays, path: Path) -> None:
+        expected = {
+            f"{case}:{name}": stated
+            for case, entry in self.manifest["layers"][layer]["cases"].items()
+            for name, stated in entry["tensors"].items()
+        }
+        absent, extra = sorted(set(expected) - set(tensors)), sorted(set(tensors) - set(expected))
+        if absent or extra:
+            raise FixtureError(f"{path} does not hold what the manifest lists: {(absent or extra)[0]}. {REMEDY}")
+        for name, stated in expected.items():
+            if digest(tensors[name]) != stated:
+                raise FixtureError(f"{path} is damaged: tensor {name} has another digest than recorded. {REMEDY}")
+
+    def load(self, layer: str, case: str, made_inputs: Arrays | None = None) -> Golden:
+        """Reads one case; `made_inputs` are the inputs where they are made from a seed instead of stored."""
+        tensors, entry = self._load_file(layer), self.entry(layer, case)
+        parts: dict[str, Arrays] = {}
+        for key in entry["tensors"]:
+            kind, _, name = key.partition(":")
+            stored = tensors[f"{case}:{key}"]
+            parts.setdefault(kind, {})[name] = wide(stored) if kind in ("in", "cot") else stored
+        return Golden(
+            layer=layer,
+            case=case,
+            settings=entry["settings"],
+            origin=entry["origin"],
+            meta_params=entry["meta_params"],
+            inputs=parts.get("in", {}) if entry["stored"] else self._checked(layer, case, made_inputs or {}),
+            cotangents=parts.get("cot", {}),
+            outputs=parts.get("out", {}),
+            vjps=parts.get("vjp", {}),
+            rounding=_rounding(parts, entry["bits"]),
+            stored=entry["stored"],
+        )
+
+    def _checked(self, layer: str, case: str, inputs: Arrays) -> Arrays:
+        stated = self.entry(layer, case)["made_from_seed"]
+        for name in sorted(set(stated) | set(inputs)):
+            if name not in inputs or name not in stated or digest(inputs[name]) != stated[name]:
+                raise FixtureError(
+                    f"{layer}[{case}]: input {name} as made from its seed here is not the one recorded; "
+                    "this NumPy draws other numbers, or the rule was changed without recording again."
+                )
+        return inputs

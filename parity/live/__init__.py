@@ -1,0 +1,1 @@
+"""Live checks: reference against candidate on generated inputs."""

@@ -1,0 +1,142 @@
+"""Reference against candidate on inputs that nobody has recorded: the live comparison behind `parity/test_live.py`.
+
+The reference is the original where it is installed, else the stand-in. Its answer in float64 is the truth, and the rule
+is that of the goldens (`parity.tolerance`). Sigma costs another compilation. So a sample is first judged with sigma
+taken as 0, which allows less; only where that calls a number different is sigma measured and the sample judged again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from parity.compare import Row
+from parity.goldens.check import BOTH, Judge, cast
+from parity.goldens.store import Golden, reduced
+from parity.implementation import CannotRun, Implementation, load
+from parity.layers import REGISTRY
+from parity.layers.draw import case_cotangents, case_inputs
+from parity.layers.spec import Arrays, Case, Layer, Settings
+from parity.sigma import Rounding
+from parity.tolerance import PRECISIONS
+
+LIVE = "live"
+WITHOUT_GRADIENTS = frozenset(
+    name for name, layer in REGISTRY.items() if layer.is_live and not any(case.gradients for case in layer.cases)
+)
+
+
+class NoLiveReference(CannotRun):
+    """JAX is not installed, so neither the original nor the stand-in can run."""
+
+
+@lru_cache(maxsize=1)
+def live_reference() -> Implementation:
+    """The original where it can be imported, else the stand-in; one for a whole process, since it compiles."""
+    with contextlib.suppress(CannotRun):
+        return load("original")
+    try:
+        return load("standin")
+    except CannotRun as error:
+        if isinstance(error.__context__, ModuleNotFoundError):
+            raise NoLiveReference(f"Nothing can run live: {error} `pip install 'disco-parity[jax]'` helps.") from None
+        raise
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One input of a layer: a case of the registry as template, drawn anew; perhaps with edges, perhaps cut smaller.
+
+    Attributes:
+        case: says whether it is judged by gradients too.
+        settings: sizes and static numbers.
+        inputs: the arrays.
+        how: in words, for a failure.
+    """
+
+    case: Case
+    settings: Settings
+    inputs: Arrays
+    how: str = ""
+
+    def __repr__(self) -> str:
+        return f"<sample {self.how}>"
+
+
+def drawn(layer: Layer, case: Case, seed: int) -> Sample:
+    """A sample that is awkward in the way of a case, from another seed."""
+    inputs = case_inputs(layer, case, LIVE, str(seed))
+    return Sample(case, layer.case_settings(case), inputs, f"like {case.name}, seed {seed}")
+
+
+class Reference:
+    """What the reference answers on one sample."""
+
+    def __init__(self, implementation: Implementation, layer: Layer, sample: Sample):
+        """Takes the sample; nothing runs yet."""
+        self.implementation, self.layer, self.sample = implementation, layer, sample
+        self.wrt = layer.differentiable(sample.settings) if sample.case.gradients else []
+        self.cotangents = case_cotangents(layer, LIVE, sample.settings) if self.wrt else {}
+
+    def golden(self, precisions: Sequence[str] = BOTH, gradients: bool = True, measured: bool = True) -> Golden:
+        """Its answer as a golden; with sigma measured, or taken as 0; with or without VJPs, which cost most."""
+        name, settings, inputs = self.layer.name, self.sample.settings, self.sample.inputs
+        wrt = self.wrt if gradients else []
+        asked = (cast(self.cotangents, "float64") if wrt else {}, wrt)
+        values, vjps = self._answer(cast(inputs, "float64"), *asked)
+        bits = sorted({PRECISIONS[precision] for precision in precisions}, reverse=True)
+        measure = getattr(self.implementation, "rounding", None) if measured else None
+        return Golden(
+            layer=name,
+            case=LIVE,
+            settings=settings,
+            origin="live",
+            meta_params="seeded",
+            inputs=inputs,
+            cotangents=asked[0],
+            outputs={output: reduced(value) for output, value in values.items()},
+            vjps={output: reduced(value) for output, value in vjps.items()},
+            rounding=measure(name, inputs, settings, *asked, bits) if measure else Rounding(),
+        )
+
+    def _answer(self, inputs: Arrays, cotangents: Arrays, wrt: Sequence[str]) -> tuple[Arrays, Arrays]:
+        """Outputs and VJPs; from one compiled program where the reference offers that."""
+        name, settings, reference = self.layer.name, self.sample.settings, self.implementation
+        if not wrt:
+            return reference.run(name, inputs, settings, "float64"), {}
+        if hasattr(reference, "run_and_vjp"):
+            return reference.run_and_vjp(name, inputs, settings, "float64", cotangents, wrt)
+        values = reference.run(name, inputs, settings, "float64")
+        return values, reference.vjp(name, inputs, settings, "float64", cotangents, wrt)
+
+
+def worst_ratio(rows: Sequence[Row]) -> float:
+    """The largest error over its tolerance, finite, for Hypothesis to aim at."""
+    return min(max((row.ratio for row in rows), default=0.0), 1e6)
+
+
+def compare_live(
+    reference: Implementation,
+    candidate: Implementation,
+    layer: Layer,
+    sample: Sample,
+    precisions: tuple[str, ...] = BOTH,
+) -> list[Row]:
+    """All comparisons of one sample."""
+    asked, judge = Reference(reference, layer, sample), Judge(candidate, precisions)
+    rows = list(judge.rows(asked.golden(precisions, measured=False)))
+    different = [row for row in rows if not row.equal]
+    if not different:
+        return rows
+    gradients = any(row.kind == "vjp" for row in different)
+    again = list(judge.rows(asked.golden(precisions, gradients)))
+    return again if gradients else [*again, *(row for row in rows if row.kind == "vjp")]
+
+
+def check_layer_live(candidate: Implementation, layer: str, examples: int = 3) -> Iterator[Row]:
+    """Comparisons of a layer on inputs like its first case's, drawn from the first seeds."""
+    entry = REGISTRY[layer]
+    for seed in range(examples):
+        yield from compare_live(live_reference(), candidate, entry, drawn(entry, entry.cases[0], seed))

@@ -1,0 +1,161 @@
+"""Relations that hold whatever the numbers, but for rounding: a candidate is compared with itself.
+
+Permuting the batch permutes every output along it and changes nothing else. Permuting the actions permutes every
+output along them. Where layers treat trajectories one by one, a batch may be split. A step after a terminal one cannot
+reach back over it.
+
+Inputs are those of a golden, so that sigma is known of each number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from parity.compare import compare
+from parity.goldens.check import cast
+from parity.goldens.store import Golden, reduced
+from parity.implementation import Implementation
+from parity.layers.draw import draw, generator
+from parity.layers.spec import Arrays, Case, Layer, Settings, Spec
+from parity.tolerance import PRECISIONS
+
+
+def axes_of(spec: Spec, letter: str) -> list[int]:
+    """Axes whose size is the letter itself."""
+    return [axis for axis, dim in enumerate(spec.dims) if dim == letter]
+
+
+def permute(arrays: Arrays, specs: Mapping[str, Spec], letter: str, order: np.ndarray) -> Arrays:
+    """Reorders every axis of a letter; indices into it are renamed along."""
+    place = np.argsort(order).astype(np.int32)
+    out = {}
+    for name, value in arrays.items():
+        spec = specs[name]
+        if spec.kind == "int" and spec.below == letter:
+            value = place[value]
+        for axis in axes_of(spec, letter):
+            value = np.take(value, order, axis=axis)
+        out[name] = value
+    return out
+
+
+def uses(specs: Mapping[str, Spec], letter: str) -> bool:
+    """Whether any array has an axis of the letter."""
+    return any(axes_of(spec, letter) for spec in specs.values())
+
+
+def _independent_of_parameters(layer: Layer, settings: Settings) -> bool:
+    return not any("/mlp/" in f"/{name}/" and "params/" in name for name in layer.inputs(settings))
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A named relation: whether it holds for a layer, and what the outputs must be when the inputs are changed."""
+
+    name: str
+    applies: Callable[[Layer, Settings], bool]
+    check: Callable[[Implementation, Layer, Golden], str]
+    case: str = ""
+
+    def template(self, layer: Layer) -> Case | None:
+        """The recorded case whose inputs are used; None where the relation does not apply."""
+        case = next((case for case in layer.cases if case.name == (self.case or layer.cases[0].name)), None)
+        return case if case and self.applies(layer, layer.case_settings(case)) else None
+
+
+def _sigmas(golden: Golden) -> Arrays:
+    return {name: golden.sigma("value", name, PRECISIONS["float64"]) for name in golden.outputs}
+
+
+def _difference(golden: Golden, expected: Arrays, got: Arrays, sigmas: Arrays) -> str:
+    """What differs by more than the rule allows."""
+    for name, ref in expected.items():
+        where = (golden.layer, golden.case, name)
+        row = compare(where, "value", "float64", reduced(ref), got[name], sigmas[name], ref.shape)
+        if not row.equal:
+            return row.sentence()
+    return ""
+
+
+def _permuted(letter: str) -> Callable[[Implementation, Layer, Golden], str]:
+    def check(candidate: Implementation, layer: Layer, golden: Golden) -> str:
+        settings, specs = golden.settings, layer.outputs(golden.settings)
+        order = generator(layer.name, "order").permutation(settings[letter])
+        changed = permute(golden.inputs, layer.inputs(settings), letter, order)
+        plain = candidate.run(layer.name, cast(golden.inputs, "float64"), settings, "float64")
+        got = candidate.run(layer.name, cast(changed, "float64"), settings, "float64")
+        sigmas = permute(
+            _sigmas(golden), {name: replace(spec, kind="float") for name, spec in specs.items()}, letter, order
+        )
+        return _difference(golden, permute(plain, specs, letter, order), got, sigmas)
+
+    return check
+
+
+def _split(candidate: Implementation, layer: Layer, golden: Golden) -> str:
+    settings, sigmas = golden.settings, _sigmas(golden)
+    specs, outputs = layer.inputs(settings), layer.outputs(settings)
+    whole = candidate.run(layer.name, cast(golden.inputs, "float64"), settings, "float64")
+    first = settings["B"] // 2
+    for start, stop in ((0, first), (first, settings["B"])):
+        part = {**settings, "B": stop - start}
+        given = {name: _range(value, specs[name], start, stop) for name, value in golden.inputs.items()}
+        got = candidate.run(layer.name, cast(given, "float64"), part, "float64")
+        own, expected = ({k: _range(v, outputs[k], start, stop) for k, v in of.items()} for of in (sigmas, whole))
+        problem = _difference(golden, expected, got, own)
+        if problem:
+            return problem
+    return ""
+
+
+def _range(value: np.ndarray, spec: Spec, start: int, stop: int) -> np.ndarray:
+    for axis in axes_of(spec, "B"):
+        value = np.take(value, np.arange(start, stop), axis=axis)
+    return value
+
+
+def _step_after_terminal(candidate: Implementation, layer: Layer, golden: Golden) -> str:
+    """The golden's last step is terminal; one more step, drawn here, must not be seen from before it."""
+    settings = golden.settings
+    longer, rng = {**settings, "T": settings["T"] + 1}, generator(layer.name, "one more step")
+    inputs = {name: draw(spec, longer, rng) for name, spec in layer.inputs(longer).items()}
+    for name, value in golden.inputs.items():
+        inputs[name][tuple(slice(n) for n in value.shape)] = value
+    long = candidate.run(layer.name, cast(inputs, "float64"), longer, "float64")
+    short = candidate.run(layer.name, cast(golden.inputs, "float64"), settings, "float64")
+    # What belongs to the bootstrap step of the shorter trajectory is not compared: it is another step in the longer.
+    expected, got, sigmas = ({k: v[: settings["T"]] for k, v in of.items()} for of in (short, long, _sigmas(golden)))
+    return _difference(golden, expected, got, sigmas)
+
+
+POOLED = ("transforms/normalize", "values/outs", "moving_average/update", "meta/rnn", "meta/whole")
+BY_TRAJECTORY = ("values/retrace", "values/estimate_q", "nets/unroll", "meta/trajectory_rnn")
+
+
+def _batch_permutes(layer: Layer, settings: Settings) -> bool:
+    return uses(layer.inputs(settings), "B") and settings.get("B", 1) > 1
+
+
+def _batch_splits(layer: Layer, settings: Settings) -> bool:
+    outputs = layer.outputs(settings)
+    every = all(axes_of(spec, "B") for spec in outputs.values())
+    return _batch_permutes(layer, settings) and every and layer.name not in POOLED
+
+
+def _actions_permute(layer: Layer, settings: Settings) -> bool:
+    groups = ("transforms/", "ops/", "values/", "meta/", "disco/agent_loss", "actor_critic/", "policy_gradient/")
+    free = layer.name.startswith(groups)
+    return free and uses(layer.inputs(settings), "A") and settings.get("A", 1) > 1
+
+
+RELATIONS = (
+    Relation("batch_permuted", _batch_permutes, _permuted("B")),
+    Relation("batch_split", _batch_splits, _split),
+    Relation("actions_permuted", _actions_permute, _permuted("A")),
+    Relation(
+        "step_after_a_terminal", lambda layer, s: layer.name in BY_TRAJECTORY, _step_after_terminal, "terminal_last"
+    ),
+)

@@ -1,0 +1,147 @@
+"""Which layers a change can reach: those that enter a changed function.
+
+A layer that never enters a function gives bit for bit the same with a mistake planted in it, so it need not be judged
+again. What the layers enter is recorded once, on the unchanged port, over the same cases that are judged.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import re
+import sys
+import threading
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from parity.goldens.check import cast, load
+from parity.goldens.store import Store
+from parity.implementation import CannotRun, Implementation
+from parity.mutants.mutate import Edit
+
+Entered = frozenset[tuple[str, int]]  # file and first line of each function
+
+
+@dataclass(frozen=True)
+class Span:
+    """Lines of a function, first and last included."""
+
+    file: str
+    first: int
+    last: int
+
+    def is_entered(self, entered: Entered) -> bool:
+        """Whether this function, or one inside it, is among those entered."""
+        return any(file == self.file and self.first <= line <= self.last for file, line in entered)
+
+
+def source_digest(package: str = "port") -> str:
+    """One digest over a package's sources: what a layer enters holds for these alone."""
+    files = sorted(_source_of(package).parent.rglob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
+def stored_cases(store: Store, layer: str) -> list[str]:
+    """The small cases, whose inputs are stored."""
+    return [case for case in store.cases(layer) if store.entry(layer, case)["stored"]]
+
+
+def entered(store: Store, implementation: Implementation, layer: str, package: str = "port") -> Entered:
+    """The functions of a package that a layer enters on its stored cases, and once backwards; in its threads too."""
+    folder, found = str(_source_of(package).parent), set[tuple[str, int]]()
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(folder):
+            found.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
+
+    goldens = [load(store, layer, case) for case in stored_cases(store, layer)]
+    backwards = next((golden for golden in goldens if golden.vjps), None)
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        for golden in goldens:
+            implementation.run(layer, cast(golden.inputs, "float64"), golden.settings, "float64")
+        if backwards:
+            given = (cast(backwards.inputs, "float64"), backwards.settings, "float64")
+            implementation.vjp(layer, *given, cast(backwards.cotangents, "float64"), sorted(backwards.vjps))
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return frozenset(found)
+
+
+@lru_cache(maxsize=128)
+def _source_of(module: str) -> Path:
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise CannotRun(f"Module {module!r} has no source here.")
+    return Path(spec.origin)
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+def _functions(node: ast.AST) -> list[Function]:
+    """The outermost functions below a node."""
+    found: list[Function] = []
+    for child in ast.iter_child_nodes(node):
+        found += [child] if isinstance(child, Function) else _functions(child)
+    return found
+
+
+def _first_line(function: Function) -> int:
+    decorators = [] if isinstance(function, ast.Lambda) else function.decorator_list
+    return min([function.lineno, *(decorator.lineno for decorator in decorators)])
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
+
+
+@lru_cache(maxsize=4096)
+def spans(edit: Edit) -> tuple[Span, ...] | None:
+    """The functions that an edit changes, or None where it cannot be told.
+
+    An edit of a constant changes the functions of its module that name it, unless another module names it too.
+    """
+    path = _source_of(edit.module)
+    source = path.read_text(encoding="utf-8")
+    if edit.old not in source:
+        return None
+    start = source.index(edit.old)
+    first = source.count("\n", 0, start) + 1
+    last = first + edit.old.rstrip("\n").count("\n")
+    tree = ast.parse(source)
+    functions = _functions(tree)
+    around = [f for f in functions if _first_line(f) <= first and last <= (f.end_lineno or f.lineno)]
+    if not around:
+        around = _readers(tree, functions, first, last, path)
+    return tuple(Span(str(path), _first_line(f), f.end_lineno or f.lineno) for f in around) or None
+
+
+def _readers(tree: ast.Module, functions: Sequence[Function], first: int, last: int, path: Path) -> list[Function]:
+    """Functions that name the module-level constant that stands in these lines; none if it is not that simple."""
+    constants: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and node.lineno <= last and first <= (node.end_lineno or node.lineno):
+            constants |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    others = [other.read_text(encoding="utf-8") for other in path.parent.rglob("*.py") if other != path]
+    elsewhere = any(re.search(rf"\b{name}\b", text) for name in constants for text in others)
+    readers = [f for f in functions if constants & _names(f)]
+    derived = any(
+        constants & _names(node)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and not any(t.id in constants for t in node.targets if isinstance(t, ast.Name))
+    )
+    return [] if elsewhere or derived else readers
+
+
+def is_reached(edits: Collection[Edit], by: Entered) -> bool:
+    """Whether a layer that enters these functions can be changed by any of the edits."""
+    changed = [spans(edit) for edit in edits]
+    return any(places is None or any(span.is_entered(by) for span in places) for places in changed)

@@ -1,0 +1,231 @@
+"""Which mistake is it? Asks, for each layer that differs, what makes the port give the candidate's wrong numbers.
+
+Every catalogued mistake that can reach the layer is planted in a copy of the port; one that reproduces the candidate's
+outputs and VJPs on all stored cases of the layer, within tolerance, is the diagnosis. Layers are taken in data-flow
+order, and what was found upstream is planted already, so that a layer that only inherits an error is told from one that
+adds its own. Where no single mistake fits, pairs of mistakes of the same layer are tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from parity.compare import Row
+from parity.goldens.check import Judge, cast, load
+from parity.goldens.store import Golden, Store, reduced
+from parity.implementation import CannotRun, Implementation
+from parity.layers.spec import Arrays, upstream
+from parity.mutants import Bug, catalogue, implementation_with
+from parity.mutants.coverage import Entered, entered, is_reached, stored_cases
+from parity.mutants.diagnosis import Finding, closing_line
+from parity.mutants.patterns import patterns
+from parity.sigma import Rounding
+from parity.tolerance import scale_of
+
+__all__ = ["Finding", "closing_line", "diagnose"]
+
+NO_NUMBERS = ("raised", "changed its input", "expected ", "is missing", "is not an output")
+ROUNDS_MORE = "Equal in float64, so the formula is right; in float32 it is less exact than rounding explains."
+Precision = Literal["within tolerance", "to float32 precision"]
+
+
+class Suspect:
+    """A candidate's answers on one layer, and the question which changed port gives the same."""
+
+    def __init__(self, store: Store, candidate: Implementation, layer: str):
+        """Runs the candidate on the layer's stored cases."""
+        self.candidate, self.layer = candidate, layer
+        self.goldens = [load(store, layer, case) for case in stored_cases(store, layer)]
+        judge = Judge(candidate)
+        self.rows = {golden.case: list(judge.rows(golden)) for golden in self.goldens}
+        self.different = [row for rows in self.rows.values() for row in rows if not row.equal]
+        self.has_gradients = not judge.without_gradients
+        self._answers: list[Golden] | None = None
+
+    @property
+    def worst(self) -> Row:
+        """The comparison furthest past its tolerance, values in float64 before all others."""
+        rank = {("value", "float64"): 2, ("vjp", "float64"): 1}
+        return max(self.different, key=lambda row: (rank.get((row.kind, row.dtype), 0), row.ratio))
+
+    def equal_on(self) -> str:
+        """The cases that do not show it, in words: what is special about them leads to it."""
+        wrong = {row.case for row in self.different}
+        right = [golden.case for golden in self.goldens if golden.case not in wrong]
+        return f"It is equal on {', '.join(right)}." if right else "It differs on every case."
+
+    @property
+    def failures(self) -> set[str]:
+        """How it fails without giving numbers; in float64, the precision in which it is asked."""
+        return _failures(self.different)
+
+    def answers(self) -> list[Golden]:
+        """The goldens with the candidate's answers in the place of the original's, the worst case first."""
+        if self._answers is None:
+            ordered = sorted(self.goldens, key=lambda golden: golden.case != self.worst.case)
+            self._answers = [self._answer(golden) for golden in ordered]
+        return self._answers
+
+    def _answer(self, golden: Golden) -> Golden:
+        given = (golden.settings, "float64")
+        values = self.candidate.run(self.layer, cast(golden.inputs, "float64"), *given)
+        vjps: Arrays = {}
+        if golden.vjps and self.has_gradients:
+            more = (cast(golden.cotangents, "float64"), sorted(golden.vjps))
+            vjps = self.candidate.vjp(self.layer, cast(golden.inputs, "float64"), *given, *more)
+        answer = {"value": _reduced(values, golden.outputs), "vjp": _reduced(vjps, golden.vjps)}
+        sigmas = {
+            kind: {name: _rescaled(golden, kind, name, value) for name, value in arrays.items()}
+            for kind, arrays in answer.items()
+        }
+        return replace(golden, outputs=answer["value"], vjps=answer["vjp"], rounding=Rounding(sigmas))
+
+    def fit(self, bugs: Sequence[Bug], scope: str = "everything") -> Precision | None:
+        """Whether the port with these mistakes gives the candidate's answers, and how exactly."""
+        try:
+            mutant = implementation_with(*bugs)
+        except CannotRun:  # two changes of the same line cannot be planted together
+            return None
+        if self.failures:
+            seen = _failures([row for golden in self.goldens for row in Judge(mutant).rows(golden)])
+            return "within tolerance" if self.failures == seen else None
+        return self._agreement(mutant, scope)
+
+    def _agreement(self, mutant: Implementation, scope: str) -> Precision | None:
+        precision: Precision = "within tolerance"
+        for answer in self.answers():
+            asked = replace(answer, vjps={}) if scope == "values" else answer
+            if all(row.equal for row in Judge(mutant, ("float64",)).rows(asked)):
+                continue
+            rows = list(Judge(mutant, ("float32",), answers_in="float64").rows(asked))
+            if not all(row.equal and row.max_rel <= 0.01 * self.worst.max_rel for row in rows):
+                return None
+            precision = "to float32 precision"
+        return precision
+
+
+def _failures(rows: Iterable[Row]) -> set[str]:
+    return {row.problem for row in rows if row.dtype == "float64" and row.problem.startswith(NO_NUMBERS)}
+
+
+def _reduced(given: Arrays, asked: Collection[str]) -> Arrays:
+    return {name: reduced(np.asarray(given[name])) for name in asked if name in given}
+
+
+def _rescaled(golden: Golden, kind: str, name: str, answer: np.ndarray) -> dict[int, np.ndarray]:
+    """Sigma of an answer of another scale than the golden's."""
+    scale = scale_of(golden.truth(kind)[name])
+    growth = max(scale_of(answer) / scale, 1.0) if scale else 1.0
+    return {bits: growth * golden.sigma(kind, name, bits) for bits in golden.recorded_at(kind)}
+
+
+class Map:
+    """Which functions of the port each layer enters, asked for once."""
+
+    def __init__(self, store: Store):
+        """Takes the goldens, whose inputs the layers run on."""
+        self.store, self._known = store, dict[str, Entered]()
+
+    def entered(self, layer: str) -> Entered:
+        """The functions that a layer enters."""
+        if layer not in self._known:
+            self._known[layer] = entered(self.store, implementation_with(), layer)
+        return self._known[layer]
+
+    def is_part_of(self, part: str, layer: str) -> bool:
+        """Whether a layer does within itself what another one does: it enters most of the same functions."""
+        own = {place for place in self.entered(part) if "adapter" not in Path(place[0]).parts}
+        return len(own & self.entered(layer)) > len(own) / 2
+
+    def suspects_of(self, layer: str) -> list[Bug]:
+        """The mistakes that can reach a layer, those named for it first."""
+        reaching = [bug for bug in catalogue().values() if is_reached(bug.edits, self.entered(layer))]
+        return sorted(reaching, key=lambda bug: bug.layer != layer)
+
+
+Groups = Iterable[tuple[Bug, ...]]
+
+
+def attempts(
+    suspect: Suspect, possible: Sequence[Bug], inherited: Sequence[Bug], equal: Collection[str]
+) -> Iterator[tuple[Groups, str]]:
+    """What to try, the likeliest first: groups of mistakes, and in which scope they must fit.
+
+    A mistake that would have shown at a layer that is equal comes late: it can only be one if the candidate does there
+    and here the same thing in two ways.
+    """
+    new = [bug for bug in possible if bug not in inherited]
+    open_, settled = ([bug for bug in new if (bug.layer in equal) is known] for known in (False, True))
+    own = [bug for bug in new if bug.layer == suspect.layer]
+    together = tuple(inherited)
+    yield ((*together, bug) for bug in open_), "everything"
+    yield ((*together, *pair) for pair in combinations(own, 2)), "everything"
+    if inherited:
+        yield ((bug,) for bug in open_), "everything"
+    yield ((*together, bug) for bug in settled), "everything"
+    if suspect.has_gradients and suspect.worst.kind != "vjp":
+        yield ((*together, bug) for bug in [*open_, *settled]), "values"
+
+
+def explain(
+    suspect: Suspect, possible: Sequence[Bug], feeding: list[str], known: Sequence[Bug], equal: Collection[str]
+) -> Finding:
+    """Looks for the mistake, or the pair, behind one layer.
+
+    Args:
+        suspect: the layer.
+        possible: mistakes that can reach it.
+        feeding: layers upstream that differ.
+        known: mistakes found upstream.
+        equal: layers that do not differ.
+    """
+    finding = Finding(suspect.layer, feeding, suspect.worst.sentence(), [])
+    if all(row.dtype == "float32" for row in suspect.different):
+        return replace(finding, patterns=(ROUNDS_MORE,))
+    inherited = [bug for bug in known if bug in possible]
+    if inherited and (precision := suspect.fit(inherited)):
+        names = [bug.name for bug in inherited]
+        return replace(finding, mistakes=names, is_inherited=True, precision=precision)
+    for groups, scope in attempts(suspect, possible, inherited, equal):
+        fits = {group: fit for group in groups if (fit := suspect.fit(group, scope))}
+        if fits:
+            best, *others = sorted(fits, key=lambda group: fits[group] != "within tolerance")
+            also = tuple(" + ".join(_names(group, inherited)) for group in others if fits[group] == fits[best])
+            names = _names(best, inherited)
+            return replace(finding, mistakes=names, precision=fits[best], scope=scope, also=also)
+    found = patterns(suspect.goldens, suspect.candidate, suspect.worst)
+    return replace(finding, patterns=(*found, suspect.equal_on()))
+
+
+def _names(group: Sequence[Bug], inherited: Sequence[Bug]) -> list[str]:
+    return [bug.name for bug in group if bug not in inherited]
+
+
+def diagnose(store: Store, candidate: Implementation, layers: Iterable[str]) -> list[Finding]:
+    """Findings for the layers that differ, in the given (data-flow) order; none if all are equal."""
+    findings: list[Finding] = []
+    known: list[Bug] = []
+    equal: set[str] = set()
+    where = Map(store)
+    for layer in layers:
+        if layer not in candidate.layers:
+            continue
+        suspect = Suspect(store, candidate, layer)
+        if not suspect.different:
+            equal.add(layer)
+            continue
+        feeding = [finding.layer for finding in findings if finding.layer in upstream(layer)]
+        blocked = [f.layer for f in findings if not f.mistakes and where.is_part_of(f.layer, layer)]
+        if blocked:
+            finding = Finding(layer, feeding, suspect.worst.sentence(), [], blocked_by=tuple(blocked))
+        else:
+            finding = explain(suspect, where.suspects_of(layer), feeding, known, equal)
+        known += [catalogue()[name] for name in finding.mistakes if not finding.is_inherited]
+        findings.append(finding)
+    return findings

@@ -1,0 +1,191 @@
+"""Hunts a planted mistake through the tiers of checks, each in data-flow order up to the first layer that differs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from parity.compare import Row
+from parity.goldens.check import BOTH, Judge, cast, kinds_judged, load
+from parity.goldens.store import Golden, Store
+from parity.implementation import Implementation
+from parity.layers import REGISTRY
+from parity.layers.spec import Arrays
+from parity.mutants import PORT, Bug, catalogue
+from parity.mutants.coverage import Entered, entered, is_reached, stored_cases
+from parity.mutants.mutate import load_edited
+
+LIFETIME = "agent/learner_steps"
+TIERS = ("goldens", "gradients", "lifetime", "live")
+STORED = ("goldens", "gradients", "lifetime")
+NOT_RUN = "not run"
+
+
+@dataclass(frozen=True)
+class Kill:
+    """How one mistake was found, or that it was not.
+
+    Attributes:
+        bug: its name.
+        named: the layer it should be found at.
+        layers: tier -> first layer that differs; empty if none does; NOT_RUN where the tier did not run.
+        checks: tier -> the comparison that found it.
+        cases: tier -> the case it was found on.
+        seconds: tier -> how long it took, up to the find or to the end.
+    """
+
+    bug: str
+    named: str
+    layers: dict[str, str] = field(default_factory=dict)
+    checks: dict[str, str] = field(default_factory=dict)
+    cases: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def found_by(self) -> list[str]:
+        """The tiers that found it."""
+        return [tier for tier in TIERS if self.layers.get(tier, "") not in ("", NOT_RUN)]
+
+    @property
+    def first(self) -> str:
+        """The first layer that differs in data-flow order, over all tiers; empty for a survivor."""
+        order = list(REGISTRY)
+        return min((self.layers[tier] for tier in self.found_by), key=order.index, default="")
+
+    @property
+    def is_at_named(self) -> bool:
+        """Whether it was found at the layer named."""
+        return self.first == self.named
+
+    def note(self, tier: str, row: Row | None, seconds: float) -> None:
+        """Takes down what a tier came to."""
+        self.layers[tier], self.seconds[tier] = row.layer if row else "", seconds
+        if row:
+            self.checks[tier], self.cases[tier] = row.sentence(), row.case
+
+    def as_json(self) -> dict[str, Any]:
+        """The kill for machines."""
+        bug = catalogue()[self.bug]
+        about = {"bug": self.bug, "subject": bug.subject, "origin": bug.origin, "layer_named": self.named}
+        verdict = {"found": bool(self.found_by), "first_layer": self.first, "at_layer_named": self.is_at_named}
+        tiers = {f"{tier}_layer": self.layers.get(tier, "") for tier in TIERS}
+        times = {f"{tier}_seconds": round(self.seconds.get(tier, 0.0), 4) for tier in TIERS}
+        return {**about, **verdict, **tiers, **times, "check": next(iter(self.checks.values()), "")}
+
+
+@lru_cache(maxsize=1)
+def opened_store() -> Store:
+    """The goldens of this process."""
+    return Store()
+
+
+@lru_cache(maxsize=4096)
+def _golden(layer: str, case: str) -> Golden:
+    return load(opened_store(), layer, case)
+
+
+@lru_cache(maxsize=1)
+def unchanged() -> Implementation:
+    """The port as it is."""
+    return load_edited(PORT, ())
+
+
+def reached_by(layer: str) -> Entered:
+    """The functions of the unchanged port that a layer enters."""
+    return entered(opened_store(), unchanged(), layer)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A layer of the port as it is: what it enters, and how it differs; if it does, a find there proves nothing."""
+
+    layer: str
+    enters: Entered
+    differences: list[str]
+
+
+def prepared(layer: str) -> Prepared:
+    """Judges a layer of the port as it is."""
+    judge = Judge(unchanged())
+    goldens = [_golden(layer, case) for case in stored_cases(opened_store(), layer)]
+    wrong = [row.sentence() for golden in goldens for row in judge.rows(golden) if not row.equal]
+    return Prepared(layer, reached_by(layer), wrong)
+
+
+def _answer(implementation: Implementation, golden: Golden, dtype: str, tier: str) -> Arrays:
+    """Values or VJPs, and what the inputs are afterwards."""
+    inputs = cast(golden.inputs, dtype)
+    given = (golden.layer, inputs, golden.settings, dtype)
+    if tier == "gradients":
+        result = implementation.vjp(*given, cast(golden.cotangents, dtype), sorted(golden.vjps))
+    else:
+        result = implementation.run(*given)
+    return {**result, **{f"input {name}": value for name, value in inputs.items()}}
+
+
+@lru_cache(maxsize=4096)
+def _unchanged_answer(layer: str, case: str, dtype: str, tier: str) -> Arrays:
+    return _answer(unchanged(), _golden(layer, case), dtype, tier)
+
+
+def _is_as_before(candidate: Implementation, golden: Golden, dtype: str, tier: str) -> bool:
+    """Whether a copy does bit for bit what the unchanged port does; then there is nothing to judge."""
+    try:
+        got = _answer(candidate, golden, dtype, tier)
+    except Exception:  # whatever a mistake leads to, the judge puts it in words
+        return False
+    ref = _unchanged_answer(golden.layer, golden.case, dtype, tier)
+    return got.keys() == ref.keys() and all(_are_identical(ref[name], got[name]) for name in ref)
+
+
+def _are_identical(ref: np.ndarray, got: np.ndarray) -> bool:
+    return ref.dtype == got.dtype and ref.shape == got.shape and ref.tobytes() == got.tobytes()
+
+
+def _rows(candidate: Implementation, layer: str, tier: str, precisions: tuple[str, ...]) -> Iterator[Row]:
+    """Comparisons of one layer that belong to a tier, values or VJPs, of the cases where a copy of the port differs."""
+    judge = Judge(candidate, ("float64",) if tier == "gradients" else precisions)
+    for case in stored_cases(opened_store(), layer):
+        golden = _golden(layer, case)
+        only = replace(golden, outputs={}) if tier == "gradients" else replace(golden, vjps={})
+        dtypes = {judge.dtype(p) for p in judge.precisions if kinds_judged(only, p)}
+        if not all(_is_as_before(candidate, golden, dtype, tier) for dtype in sorted(dtypes, reverse=True)):
+            yield from judge.rows(only)
+
+
+def first_difference(
+    candidate: Implementation, layers: Iterable[str], tier: str, precisions: tuple[str, ...] = BOTH
+) -> Row | None:
+    """The first comparison that differs, in data-flow order."""
+    return next((row for layer in layers for row in _rows(candidate, layer, tier, precisions) if not row.equal), None)
+
+
+def hunt(bug: Bug, reached: Mapping[str, Entered], tiers: Iterable[str] = STORED) -> Kill:
+    """Plants one mistake and runs the tiers of stored cases on what it can reach.
+
+    Args:
+        bug: the mistake.
+        reached: layer -> functions that it enters, of all recorded layers in data-flow order.
+        tiers: which to run.
+
+    Returns:
+        Where and by which comparison it was found.
+    """
+    candidate = load_edited(PORT, bug.edits)
+    layers = [layer for layer, functions in reached.items() if is_reached(bug.edits, functions)]
+    kill = Kill(bug.name, bug.layer, {"live": NOT_RUN})
+    for tier in tiers:
+        start = time.perf_counter()
+        own = [layer for layer in layers if (layer == LIFETIME) == (tier == "lifetime")]
+        kill.note(tier, first_difference(candidate, own, tier), time.perf_counter() - start)
+    return kill
+
+
+def hunt_by_name(name: str, reached: Mapping[str, Entered]) -> Kill:
+    """`hunt` for another process, where a mistake goes by its name."""
+    return hunt(catalogue()[name], reached)

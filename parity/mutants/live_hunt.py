@@ -1,0 +1,114 @@
+"""The live tier: planted mistakes against a running reference, on inputs that nobody has recorded.
+
+The reference compiles for seconds where a copy of the port answers in milliseconds, so that all mistakes found at a
+layer are judged together, and the reference is asked everything once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from parity.compare import Row
+from parity.goldens.store import digest
+from parity.implementation import CannotRun, Implementation
+from parity.layers import REGISTRY
+from parity.layers.spec import Arrays, Layer, Settings
+from parity.live import comparison
+from parity.mutants import PORT, catalogue
+from parity.mutants.mutate import Edit, load_edited
+
+SAMPLES = 4
+
+Found = dict[str, tuple[Row | None, float]]
+
+
+class Remembering:
+    """A reference that is not asked the same question twice."""
+
+    def __init__(self, inner: Implementation):
+        """Takes the reference; what is optional in the contract is offered where it has it."""
+        self.inner, self.name, self.description = inner, inner.name, inner.description
+        self._known: dict[Any, Any] = {}
+        for method in ("run_and_vjp", "rounding"):
+            if hasattr(inner, method):
+                setattr(self, method, partial(self._once, method))
+
+    @property
+    def layers(self) -> Collection[str]:
+        """Those of the reference."""
+        return self.inner.layers
+
+    def run(self, layer: str, inputs: Arrays, settings: Settings, dtype: str) -> Arrays:
+        """The layer's outputs."""
+        outputs: Arrays = self._once("run", layer, inputs, settings, dtype)
+        return outputs
+
+    def vjp(
+        self, layer: str, inputs: Arrays, settings: Settings, dtype: str, cotangents: Arrays, wrt: Sequence[str]
+    ) -> Arrays:
+        """The vector-Jacobian product."""
+        gradients: Arrays = self._once("vjp", layer, inputs, settings, dtype, cotangents, wrt)
+        return gradients
+
+    def _once(self, method: str, *question: Any) -> Any:
+        key = (method, *map(_key, question))
+        if key not in self._known:
+            self._known[key] = getattr(self.inner, method)(*question)
+        return self._known[key]
+
+
+def _key(value: Any) -> Any:
+    """What tells one argument from another: arrays go by their digests."""
+    if isinstance(value, np.ndarray):
+        return digest(value)
+    return tuple((name, _key(value[name])) for name in sorted(value)) if isinstance(value, dict) else repr(value)
+
+
+def speaker() -> tuple[str, bool]:
+    """Who speaks live, or why nobody can; and whether anybody does."""
+    try:
+        return comparison.live_reference().name, True
+    except comparison.NoLiveReference as reason:
+        return str(reason), False
+
+
+def samples(layer: Layer) -> list[comparison.Sample]:
+    """Inputs like those of a layer's first cases, drawn anew; all of one size, since the reference compiles for it."""
+    first, *others = layer.cases
+    alike = [c for c in others if (c.settings, c.gradients) == (first.settings, first.gradients)]
+    return [comparison.drawn(layer, case, seed=0) for case in [first, *alike][:SAMPLES]]
+
+
+def hunt_live(layer: str, cases: Mapping[str, str]) -> Found:
+    """Judges mistakes at one layer.
+
+    Args:
+        layer: its name.
+        cases: mistake -> the stored case that found it; its like is tried where the samples of one size show nothing.
+
+    Returns:
+        Mistake -> the comparison that found it, if any, and the seconds it took.
+    """
+    reference, entry, found = Remembering(comparison.live_reference()), REGISTRY[layer], Found()
+    tried, named = samples(entry), {case.name: case for case in entry.cases}
+
+    def first_difference(edits: Sequence[Edit], inputs: Sequence[comparison.Sample]) -> Row | None:
+        candidate = load_edited(PORT, edits)
+        rows = (row for sample in inputs for row in comparison.compare_live(reference, candidate, entry, sample))
+        return next((row for row in rows if not row.equal), None)
+
+    without = first_difference((), tried)
+    if without:
+        raise CannotRun(f"The port itself differs live, so nothing can be hunted in it: {without.sentence()}")
+    for name, case in cases.items():
+        start, edits = time.perf_counter(), catalogue()[name].edits
+        row = first_difference(edits, tried)
+        if row is None and case in named:
+            row = first_difference(edits, [comparison.drawn(entry, named[case], seed=0)])
+        found[name] = row, time.perf_counter() - start
+    return found

@@ -1,0 +1,81 @@
+"""Two lives side by side: the first action that differs, losses, and how far the parameters have drifted apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from parity.goldens.store import FixtureError
+from parity.runs.trace import LOGS, FirstDifference, Tape, first_difference
+
+FLOOR = {"float32": 1e-9, "float64": 1e-15}  # of a sketch's own rounding, relative to the parameters
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A life held against another one of the same description.
+
+    Attributes:
+        tape: name of the one that was followed.
+        dtype: of that one.
+        steps: that both lived.
+        actions: that were compared, up to the first that differs.
+        first: the first action that differs, if one does.
+        loss: [steps], distance of the losses; NaN before learning starts.
+        drift: [steps], distance of the parameters relative to their norm, estimated from sketches.
+        has_learned: [steps], whether there was a learner step.
+    """
+
+    tape: str
+    dtype: str
+    steps: int
+    actions: int
+    first: FirstDifference | None
+    loss: np.ndarray
+    drift: np.ndarray
+    has_learned: np.ndarray
+
+    @property
+    def together(self) -> int:
+        """Steps that were lived before the first different action."""
+        return self.steps if self.first is None else self.first.step
+
+    @property
+    def first_step(self) -> float:
+        """The step of the first different action, counted from 1; infinity if there is none."""
+        return float("inf") if self.first is None else self.first.step + 1.0
+
+
+def compare(ref: Tape, got: Tape) -> Comparison:
+    """Holds one life against another."""
+    if ref.life != got.life:
+        raise FixtureError(f"{got.name} and {ref.name} are not tapes of the same life.")
+    steps = min(ref.steps, got.steps)
+    parted = np.flatnonzero((ref.actions[:steps] != got.actions[:steps]).any(axis=(1, 2)))
+    first = None
+    if len(parted):
+        first = first_difference(int(parted[0]), ref.actions[parted[0]], got.actions[parted[0]])
+        if got.first is not None and first is not None and got.first[:3] == first[:3]:
+            first = got.first  # which knows the margin too
+    L, B = ref.life.acted
+    same = steps * L * B if first is None else (first.step * L + first.time) * B + first.environment
+    norms = ref.logs[:steps, LOGS.index("parameter_norm")]
+    drift = np.linalg.norm(ref.sketches[:steps] - got.sketches[:steps], axis=1) / norms
+    loss = np.abs(ref.logs[:steps, 0] - got.logs[:steps, 0])
+    return Comparison(ref.name, ref.dtype, steps, same, first, loss, drift, ~np.isnan(loss))
+
+
+def drift_ratio(own: Comparison, others: Sequence[Comparison]) -> float:
+    """How many times further a life drifts than others do from the same tape, while all still act alike.
+
+    The median over learner steps of the drift over the others' largest drift; NaN where there is no such step.
+    """
+    together = min([own.together, *(other.together for other in others)])
+    learned = own.has_learned[:together]
+    if not others or not learned.any():
+        return float("nan")
+    theirs = np.max([other.drift[:together] for other in others], axis=0)
+    ratios = own.drift[:together] / np.maximum(theirs, FLOOR[own.dtype])
+    return float(np.median(ratios[learned]))

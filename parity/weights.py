@@ -1,0 +1,225 @@
+"""Disco103's weights: found, verified to the last bit, loaded as NumPy arrays under the original's names.
+
+A file is taken from an explicit path, else from the environment variable DISCO103_WEIGHTS, else from the
+cache, else downloaded from the pinned commit. Wherever it comes from it is verified; a named file that is
+wrong is an error, never a reason to look further.
+"""
+
+import dataclasses
+import hashlib
+import io
+import os
+import pathlib
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import numpy as np
+
+VARIABLE = "DISCO103_WEIGHTS"
+FILE_NAME = "disco_103.npz"
+COMMIT = "9059a29f7121d60948f25ef165e08e050e9399c8"  # of the original; tests/test_weights.py holds it to the table
+URL = f"https://github.com/google-deepmind/disco_rl/raw/{COMMIT}/disco_rl/update_rules/weights/{FILE_NAME}"
+MEND = "python -m reference weights --download"
+Source = Literal["path", "environment", "cache", "download"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """What a weights file must be."""
+
+    sha256: str
+    size: int
+    tensors: int
+    values: int
+    dtype: str = "float32"
+
+
+DISCO103 = Expected(
+    sha256="dac840a15b81e8805326363458c33979626172618f620d9e6e170315388530aa",
+    size=2_803_507,
+    tensors=42,
+    values=754_778,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """A verified weights file and how it was found."""
+
+    path: pathlib.Path
+    source: Source
+    sha256: str
+
+
+class WeightsError(Exception):
+    """A weights file that must not be used; the message says what is wrong with it."""
+
+
+class WeightsMissingError(WeightsError):
+    """There is no weights file where one was looked for."""
+
+
+def find_weights(
+    path: str | os.PathLike[str] | None = None, *, download: bool = True, expected: Expected = DISCO103
+) -> Weights:
+    """Finds a weights file and verifies it.
+
+    Args:
+        path: the file to use; None looks in the environment, the cache and, if allowed, the network.
+        download: whether the network may be used.
+        expected: what the file must be.
+
+    Raises:
+        WeightsError: the file is not what it must be, or there is none.
+    """
+    named: Source = "path"
+    if path is None and os.environ.get(VARIABLE):
+        path, named = os.environ[VARIABLE], "environment"
+    if path is not None:
+        return _verified(pathlib.Path(path), named, expected)
+    cached = cache_folder() / FILE_NAME
+    try:
+        return _verified(cached, "cache", expected)
+    except WeightsMissingError:
+        if not download:
+            raise WeightsMissingError(_nowhere(cached)) from None
+    except WeightsError:
+        if not download:
+            raise
+    return download_weights(cached, expected=expected)
+
+
+def load_weights(
+    path: str | os.PathLike[str] | None = None, *, download: bool = True, expected: Expected = DISCO103
+) -> dict[str, np.ndarray]:
+    """Returns the weights as `{original's flat name: array}`; arguments as for `find_weights`."""
+    found = find_weights(path, download=download, expected=expected)
+    return read_verified(found.path, expected)
+
+
+def read_verified(path: pathlib.Path, expected: Expected = DISCO103) -> dict[str, np.ndarray]:
+    """Reads a file once, verifies these very bytes, and returns the tensors in them."""
+    content = _read(path)
+    sha256 = hashlib.sha256(content).hexdigest()
+    if sha256 != expected.sha256:
+        raise WeightsError(f"{path} is refused: {_diagnose(content, sha256, expected)}.")
+    tensors = _parse(content)
+    fault = _fault_in(tensors, expected)
+    if fault:
+        raise WeightsError(f"{path} is refused: {fault}.")
+    return tensors
+
+
+def cache_folder() -> pathlib.Path:
+    """Returns the folder that downloads are kept in."""
+    import pooch
+
+    return pathlib.Path(pooch.os_cache("disco-parity"))
+
+
+def download_weights(
+    target: pathlib.Path,
+    *,
+    expected: Expected = DISCO103,
+    fetch: Callable[[str, pathlib.Path], None] | None = None,
+) -> Weights:
+    """Downloads the weights beside their place, verifies them, and only then puts them there.
+
+    Args:
+        target: where the file goes.
+        expected: what the file must be.
+        fetch: downloads a URL to a path; by default with pooch.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".download-", dir=target.parent) as folder:
+        part = pathlib.Path(folder) / FILE_NAME
+        try:
+            (fetch or _fetch)(URL, part)
+        except Exception as error:  # whatever the HTTP library raises: it all means the same here
+            raise WeightsError(
+                f"The weights could not be downloaded from {URL} ({type(error).__name__}); "
+                f"nothing was kept. Set {VARIABLE} to a copy of {FILE_NAME} instead."
+            ) from error
+        read_verified(part, expected)
+        os.replace(part, target)
+    return Weights(target, "download", expected.sha256)
+
+
+def _fetch(url: str, path: pathlib.Path) -> None:
+    """Downloads `url` to `path`."""
+    import pooch
+
+    pooch.HTTPDownloader(progressbar=False, timeout=30)(url, str(path), None)
+
+
+def _verified(path: pathlib.Path, source: Source, expected: Expected) -> Weights:
+    """Verifies a file; the complaint says how the file came to be used."""
+    try:
+        read_verified(path, expected)
+    except WeightsError as error:
+        hint = f" It is named by {VARIABLE}." if source == "environment" else ""
+        raise type(error)(f"{error}{hint}") from None
+    return Weights(path, source, expected.sha256)
+
+
+def _nowhere(cached: pathlib.Path) -> str:
+    """Says that there are no weights, and how to get them."""
+    return f"No weights: {VARIABLE} is not set and {cached} is not there; `{MEND}` fetches them."
+
+
+def _read(path: pathlib.Path) -> bytes:
+    """Reads a file whole; raises a sentence where that fails."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise WeightsMissingError(f"{path} is not there.") from None
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def _parse(content: bytes) -> dict[str, np.ndarray]:
+    """Reads an .npz; a pickle in it is an error, not executed."""
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def _diagnose(content: bytes, sha256: str, expected: Expected) -> str:
+    """Says what is wrong with bytes that have another digest."""
+    if not content.startswith(b"PK"):
+        return _not_an_archive(content)
+    if len(content) < expected.size and not zipfile.is_zipfile(io.BytesIO(content)):
+        return f"truncated: {len(content):,} of {expected.size:,} bytes"
+    try:
+        fault = _fault_in(_parse(content), expected)
+    except ValueError as error:
+        pickled = "pickle" in str(error)
+        fault = "it holds pickled objects, which are never loaded" if pickled else f"damaged: {error}"
+    except Exception as error:  # zip and npy readers raise many kinds
+        fault = f"damaged: {error}"
+    return fault or f"its numbers are other ones: sha256 {sha256[:12]}… instead of {expected.sha256[:12]}…"
+
+
+def _not_an_archive(content: bytes) -> str:
+    """Says what a file is that does not begin as an .npz does."""
+    if not content:
+        return "it is empty"
+    if content.startswith(b"\x80"):
+        return "it is a pickle, which is never loaded"
+    if content.startswith(b"version https://git-lfs"):
+        return "it is a Git LFS pointer, not the file itself"
+    return "it is not an .npz archive"
+
+
+def _fault_in(tensors: Mapping[str, np.ndarray], expected: Expected) -> str | None:
+    """Says what is wrong with the number, type or size of the tensors; None where nothing is."""
+    if len(tensors) != expected.tensors:
+        return f"it holds {len(tensors)} tensors instead of {expected.tensors}"
+    strange = [name for name, tensor in tensors.items() if tensor.dtype != expected.dtype]
+    if strange:
+        return f"{strange[0]} is {tensors[strange[0]].dtype} instead of {expected.dtype}"
+    values = sum(tensor.size for tensor in tensors.values())
+    if values != expected.values:
+        return f"its tensors have other shapes: {values:,} values instead of {expected.values:,}"
+    return None

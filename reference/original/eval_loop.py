@@ -1,0 +1,166 @@
+"""The evaluation notebook's loop on the original itself: its agent, its environment, its learner step, its noise.
+
+The agent computes in either precision, compiled as its users compile it; the environment always in float32, since the
+vectorised Catch mixes integers of 32 and 64 bits otherwise. Noise and keys are those of the notebook on one device.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from disco_rl.environments import jittable_envs
+from dm_env import StepType
+from ml_collections import config_dict
+
+from parity.layers.spec import Arrays
+from parity.runs.spec import Life, gumbel, meta_params
+from reference.jax_runtime import Tensors, cast, precision
+from reference.original import learning, rules
+
+COMPILER_OPTIONS: dict[str, Any] = {}  # XLA's own, as users have them
+FIELDS = ("observations", "actions", "rewards", "discounts", "logits")
+
+
+def noise(life: Life) -> Iterator[np.ndarray]:
+    """The noise of each rollout, [L, B, A] in float32, from the notebook's chain of keys.
+
+    Reference: colabs/eval.ipynb::unroll_jittable_actor
+    """
+    L, B = life.acted
+    key = jax.random.PRNGKey(life.seed)
+    shape = (1, B, life.settings["A"])
+    draw = jax.jit(jax.vmap(lambda step_key: jax.random.uniform(step_key, shape)[0]))
+    while True:
+        key, actor_key, _ = jax.random.split(key, 3)
+        device_key = jax.random.split(actor_key, 1)[0]
+        yield gumbel(np.asarray(draw(jax.random.split(device_key, L))))
+
+
+@functools.cache
+def _programs(rule: str, settings: str, options: str) -> tuple[Callable[..., Tensors], Callable[..., Tensors]]:
+    """Actor and learner step, jitted; lives of the same sizes share them, and what is compiled of them."""
+    s, home = json.loads(settings), learning if rule == "disco" else rules
+    learner_step = home.LAYERS["agent/learner_step" if rule == "disco" else "agent/actor_critic_step"]
+
+    def act(x: Tensors) -> Tensors:
+        out = learning.act(home.agent_for(s), x)
+        return {name: out[name] for name in ("actions", "discounts", "logits")}
+
+    def learn(learner: Tensors, rollout: Tensors, meta: Tensors) -> Tensors:
+        return learner_step({**learner, **rollout, **meta}, s)
+
+    act, learn = (jax.jit(function, compiler_options=json.loads(options)) for function in (act, learn))
+    return act, learn
+
+
+class Step(NamedTuple):
+    """One step of the loop: what was acted [L, B], and logs of the learner step if there was one."""
+
+    rollout: Arrays
+    noise: np.ndarray
+    logs: dict[str, float]
+    params: Arrays
+
+
+def agent_of(life: Life) -> Any:
+    """The original's agent for a life."""
+    return (learning if life.rule == "disco" else rules).agent_for(life.settings)
+
+
+def _flat(life: Life, state: Any) -> Tensors:
+    return learning._flat_learner_state(state) if life.rule == "disco" else rules.flat_learner_state(state)
+
+
+def fresh_learner(life: Life) -> Arrays:
+    """The learner's state as the notebook makes it from the seed, in float32."""
+    with precision("float32"):
+        state = agent_of(life).initial_learner_state(jax.random.PRNGKey(life.seed))
+        return {name: np.asarray(value) for name, value in _flat(life, state).items()}
+
+
+def initial_params(life: Life) -> Arrays:
+    """The agent's first parameters by their names, float32."""
+    return {name[7:]: value for name, value in fresh_learner(life).items() if name.startswith("params/")}
+
+
+def _started_from(learner: Arrays, params: Arrays) -> Arrays:
+    """A fresh learner with other parameters, online and target."""
+    places = ("params/", "meta_state/target_params/")
+    given = {f"{place}{name}": value for place in places for name, value in params.items()}
+    return {name: given.get(name, value) for name, value in learner.items()}
+
+
+def perturbed(logits: np.ndarray, gumbels: np.ndarray) -> np.ndarray:
+    """What the actions [L, B] are the largest of: log-probabilities plus noise, [L, B, A]."""
+    with precision(str(logits.dtype)):
+        return np.asarray(jax.nn.log_softmax(logits) + gumbels)
+
+
+class OriginalLoop:
+    """A life of the original in one precision, from given parameters."""
+
+    def __init__(self, life: Life, dtype: str, params: Arrays):
+        """Sets everything up; compiles when it first runs."""
+        self.life, self.dtype = life, dtype
+        given = {f"meta_params/{name}": value for name, value in meta_params(life).items()}
+        with precision(dtype):
+            self.learner = cast(_started_from(fresh_learner(life), params), dtype)
+            self._meta_params = cast(given, dtype)
+        settings = json.dumps(life.settings, sort_keys=True)
+        self._act, self._learn = _programs(life.rule, settings, json.dumps(COMPILER_OPTIONS))
+        board = config_dict.ConfigDict({"rows": life.loop.rows, "columns": life.loop.columns})
+        env = jittable_envs.CatchJittableEnvironment(life.loop.num_envs, board)
+        self._env_step = jax.jit(env.step)
+        self._env_state, self._shown = env.reset(jax.random.PRNGKey(life.seed))
+
+    def _params(self) -> Tensors:
+        return {name: value for name, value in self.learner.items() if name.startswith("params/")}
+
+    def act(self, gumbels: np.ndarray) -> Arrays:
+        """One step of the actor and of the environments, the noise [B, A] given."""
+        seen = {
+            "observation": np.asarray(self._shown.observation).astype(self.dtype),
+            "is_last": np.asarray(self._shown.step_type) == int(StepType.LAST),
+            "gumbel": gumbels.astype(self.dtype),
+        }
+        with precision(self.dtype):
+            out = {name: np.asarray(x) for name, x in self._act({**cast(seen, self.dtype), **self._params()}).items()}
+        step = {
+            "observations": seen["observation"],
+            "rewards": np.asarray(self._shown.reward).astype(self.dtype),
+            **out,
+        }
+        step["actions"] = out["actions"].astype(np.int32)
+        self._env_state, self._shown = self._env_step(self._env_state, step["actions"])
+        return {name: step[name] for name in FIELDS}
+
+    def learn(self, batch: Arrays) -> dict[str, float]:
+        """One learner step on a rollout [L, batch]; returns its logs."""
+        with precision(self.dtype):
+            rollout = cast({f"rollout/{name}": value for name, value in batch.items()}, self.dtype)
+            out = self._learn(self.learner, rollout, self._meta_params)
+            self.learner = {name: out[name] for name in self.learner}
+        return {name[4:]: float(value) for name, value in out.items() if name.startswith("log/") and value.ndim == 0}
+
+    def steps(self) -> Iterator[Step]:
+        """Lives, step by step.
+
+        Reference: colabs/eval.ipynb::SimpleReplayBuffer
+        """
+        loop, kept = self.life.loop, list[Arrays]()
+        rng = np.random.default_rng(loop.replay_seed)
+        for _, gumbels in zip(range(loop.num_steps), noise(self.life), strict=False):
+            acted = [self.act(step_gumbels) for step_gumbels in gumbels]
+            rollout = {name: np.stack([step[name] for step in acted]) for name in FIELDS}
+            kept += [{name: value[:, i] for name, value in rollout.items()} for i in range(loop.num_envs)]
+            kept = kept[-loop.capacity :]
+            logs = {}
+            if len(kept) >= loop.batch_size:
+                drawn = [kept[i] for i in rng.integers(len(kept), size=loop.batch_size)]
+                logs = self.learn({name: np.stack([one[name] for one in drawn], axis=1) for name in FIELDS})
+            yield Step(rollout, gumbels, logs, {name[7:]: np.asarray(x) for name, x in self._params().items()})

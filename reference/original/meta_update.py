@@ -1,0 +1,106 @@
+"""A whole meta-update of the original's `meta_train` notebook as one jitted function: acting, meta-gradients, Adam.
+
+The notebook is no part of the package; this calls the package's functions in the notebook's order, at its sizes.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from disco_rl import types, utils
+from disco_rl.environments import jittable_envs
+from ml_collections import config_dict
+
+from parity.layers import REGISTRY, params
+from reference.original import learning, metatraining
+from reference.original.short_run import _unroll
+from reference.original.trees import flattened, nested
+
+SIZES: dict[str, Any] = {
+    **{name: value for name, value in params.FULL_SIZE.items() if name != "obs"},
+    **{"A": 3, "head_mlp_hiddens": (256,), "lstm_size": 256, "max_abs_value": 300.0, "learning_rate": 5e-4},
+    **{"T": 15, "B": 32, "S": 2, "value_dense": (256, 256), "value_learning_rate": 1e-3},
+}
+META_LEARNING_RATE = 5e-4
+
+
+def settings(rows: int, columns: int) -> dict[str, Any]:
+    """The outer loss's settings at the notebook's sizes."""
+    return {**REGISTRY["meta_train/outer_loss"].settings, **SIZES, "obs": (rows, columns, 1)}
+
+
+class Agent(NamedTuple):
+    """What an agent of the population carries on."""
+
+    state: dict[str, jax.Array]
+    env_state: Any
+    timestep: Any
+
+
+class Notebook:
+    """A population on one board size, and the jitted meta-update."""
+
+    def __init__(self, agents: int = 2, rows: int = 5, columns: int = 5) -> None:
+        """Makes fresh agents and random meta-parameters."""
+        self.s = settings(rows, columns)
+        board = config_dict.ConfigDict({"rows": rows, "columns": columns})
+        self.env = jittable_envs.CatchJittableEnvironment(self.s["B"], board)
+        self.agent, self.value_fn = learning.agent_for(self.s), metatraining.value_function(self.s)
+        meta_params, _ = self.agent.update_rule.init_params(jax.random.PRNGKey(1))
+        self.meta_params = flattened("meta_params", meta_params)
+        self.optimiser = optax.adam(learning_rate=META_LEARNING_RATE)
+        self.opt_state = self.optimiser.init(self.meta_params)
+        self.agents = [self._fresh(key) for key in jax.random.split(jax.random.PRNGKey(4), agents)]
+        self.key, self.compiled, self.compile_seconds = jax.random.PRNGKey(5), None, 0.0
+
+    def _fresh(self, key: jax.Array) -> Agent:
+        env_state, timestep = self.env.reset(key)
+        seen = utils.zeros_like_spec(self.env.single_observation_spec(), prepend_shape=(self.s["B"],))
+        value = metatraining._flat_value_state(self.value_fn.initial_state(key, seen))
+        learner = learning._flat_learner_state(self.agent.initial_learner_state(key))
+        return Agent({**learner, **{f"value/{name}": x for name, x in value.items()}}, env_state, timestep)
+
+    def _rollouts(self, agent: Agent, key: jax.Array) -> tuple[dict[str, jax.Array], Agent]:
+        """A rollout for each inner update and a validation rollout of twice the length."""
+        length, count = self.s["T"] + 1, self.s["S"]
+        keys = jax.random.split(key, length * (count + 2))
+        start = (nested("params", agent.state), agent.env_state, agent.timestep)
+        (env_state, timestep), steps = _unroll(self.agent, self.env, *start, keys)
+        whole = types.ActorRollout.from_timestep(steps)
+        named = {name: whole[name] for name in ("observations", "actions", "rewards", "discounts", "logits")}
+        train = {f"train/{k}": x[: count * length].reshape(count, length, *x.shape[1:]) for k, x in named.items()}
+        valid = {f"valid/{k}": x[count * length :] for k, x in named.items()}
+        return {**train, **valid}, Agent(agent.state, env_state, timestep)
+
+    def _meta_update(self, meta_params: Any, opt_state: Any, agents: list[Agent], key: jax.Array) -> Any:
+        grads, after = [], []
+        for agent, agent_key in zip(agents, jax.random.split(key, len(agents)), strict=True):
+            rollouts, agent = self._rollouts(agent, agent_key)
+            gradient = jax.grad(metatraining._outer_loss, has_aux=True)
+            own, new = gradient(meta_params, {**agent.state, **rollouts}, self.s)
+            grads.append(own)
+            after.append(Agent({name: new[name] for name in agent.state}, agent.env_state, agent.timestep))
+        mean = jax.tree.map(lambda *g: jnp.stack(g).mean(axis=0), *grads)
+        updates, opt_state = self.optimiser.update(mean, opt_state)
+        return optax.apply_updates(meta_params, updates), opt_state, after
+
+    def compile(self) -> int:
+        """Compiles; returns the bytes that a run of the program needs."""
+        started = time.perf_counter()
+        lowered = jax.jit(self._meta_update).lower(self.meta_params, self.opt_state, self.agents, self.key)
+        self.compiled = lowered.compile()
+        self.compile_seconds = time.perf_counter() - started
+        used = self.compiled.memory_analysis()
+        return used.temp_size_in_bytes + used.argument_size_in_bytes + used.output_size_in_bytes
+
+    def advance(self) -> None:
+        """One meta-update, done when this returns."""
+        if self.compiled is None:
+            self.compile()
+        self.key, key = jax.random.split(self.key)
+        done = self.compiled(self.meta_params, self.opt_state, self.agents, key)
+        self.meta_params, self.opt_state, self.agents = jax.block_until_ready(done)

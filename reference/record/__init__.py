@@ -1,0 +1,1 @@
+"""The recorder: the only code that writes fixtures."""

@@ -1,0 +1,125 @@
+"""`python -m reference calibrate`: holds the original, compiled in other ways, and the stand-in to the goldens.
+
+Two compilations of one program differ by rounding alone. So what they need of C shows whether the rule of equality is
+calibrated. The evidence is `fixtures/calibration.json`; a layer that is there is not done again, unless it is named.
+
+Example:
+    python -m reference calibrate values/retrace
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from parity.goldens.calibration import FILE, Calibration
+from parity.goldens.check import Judge, WeightsMissing, load
+from parity.goldens.store import FIXTURES, FixtureError, Store, canonical, write_atomically
+from parity.layers.spec import Arrays, Settings
+from parity.runs.side_by_side import cores
+from reference.devices import flags_of
+from reference.jax_runtime import JaxImplementation
+from reference.record.goldens import RecordError, require_original
+
+# Op by op these take half an hour; their parts are run eagerly, each in its own layer.
+TOO_LONG_EAGERLY = (
+    "meta/",
+    "disco/",
+    "agent/",
+    "meta_train/outer_loss",
+    "meta_train/second_derivative",
+    "distributed/",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's options."""
+    parser.add_argument("layers", nargs="*", metavar="LAYER", help="(default: those that are not done yet)")
+    parser.add_argument("--jobs", type=int, default=cores(), metavar="N", help="processes (default: one per core)")
+    parser.add_argument("--out", type=Path, default=FIXTURES, metavar="DIR", help="fixtures (default: fixtures/)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 done, 2 could not run."""
+    try:
+        require_original()
+        store = Store(args.out)
+        evidence = _read(store)
+        waiting = args.layers or [name for name in store.layers() if name not in evidence["layers"]]
+        with ThreadPoolExecutor(args.jobs) as pool:
+            for name, held in zip(waiting, pool.map(lambda name: _apart(name, args.out), waiting), strict=True):
+                evidence["layers"][name] = held
+                write_atomically(args.out / FILE, canonical(evidence).encode())
+                print(f"{name}  {sum(h['comparisons'] for h in held.values())} comparisons", flush=True)
+    except (RecordError, FixtureError) as error:
+        print(f"calibrate: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _read(store: Store) -> dict[str, Any]:
+    """What is known already of these goldens."""
+    fresh = {"manifest": store.manifest["digest"], "layers": {}}
+    path = store.root / FILE
+    known = json.loads(path.read_text()) if path.is_file() else fresh
+    return known if known["manifest"] == fresh["manifest"] else fresh
+
+
+def _apart(layer: str, root: Path) -> dict[str, Any]:
+    """One layer in a process of its own: jaxlib 0.8.1 now and then writes past a buffer, compiling VJPs for float32."""
+    for more in ([], ["--values-only"]):
+        command = [sys.executable, "-m", "reference.record.calibrate", str(root), layer, *more]
+        done = subprocess.run(command, env={**os.environ, **flags_of(layer)}, stdout=subprocess.PIPE, text=True)
+        if done.returncode == 0:
+            return json.loads(done.stdout.splitlines()[-1])
+    raise RecordError(f"the process that holds {layer} to its goldens failed; what it printed stands above.")
+
+
+class Eagerly:
+    """The original op by op."""
+
+    def __init__(self, original: JaxImplementation):
+        """Takes the original."""
+        self.original, self.name, self.description = original, original.name, original.description
+        self.layers = original.layers
+
+    def run_and_vjp(self, layer: str, inputs: Arrays, settings: Settings, dtype: str, *asked) -> tuple[Arrays, Arrays]:
+        """Outputs and VJPs."""
+        return self.original.evaluate(layer, inputs, settings, dtype, *asked, jit=False)
+
+    def run(self, layer: str, inputs: Arrays, settings: Settings, dtype: str) -> Arrays:
+        """Outputs."""
+        return self.original.evaluate(layer, inputs, settings, dtype, jit=False)[0]
+
+
+def calibrate(store: Store, layer: str, values_only: bool = False) -> Calibration:
+    """All cases of a layer, in every way."""
+    from reference.original import implementation as original
+    from reference.standin import implementation as standin
+
+    held = Calibration()
+    for number, case in enumerate(store.cases(layer)):
+        try:
+            golden = load(store, layer, case)
+        except WeightsMissing:
+            continue
+        users = replace(golden, vjps={}) if values_only else golden
+        held.add("original as users compile it", Judge(original.as_users_compile, ("float32",)).rows(users))
+        held.add("original at optimisation level 0", Judge(original).rows(golden))
+        held.add("stand-in", Judge(standin).rows(golden))
+        if (number == 0 or golden.origin != "generated") and not layer.startswith(TOO_LONG_EAGERLY):
+            held.add("original, eagerly", Judge(Eagerly(original), ("float64",)).rows(golden))
+    return held
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    print(json.dumps(calibrate(Store(Path(sys.argv[1])), sys.argv[2], "--values-only" in sys.argv).as_json()))

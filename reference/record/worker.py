@@ -1,0 +1,127 @@
+"""One of the recorder's two processes: runs the original on the cases and writes what it found to a folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity import weights
+from parity.goldens.store import Golden, canonical, describe, file_name, layer_bytes, write_atomically
+from parity.layers import REGISTRY
+from parity.layers.draw import case_inputs
+from parity.layers.spec import Arrays, Case, Layer, Settings
+from parity.tolerance import Uninformative
+from parity.trace.data_flow import Traced, trace
+
+FORBIDDEN = ("torch", "port")
+TEACHER_FORCED = "teacher_forced"
+
+
+def entries_name(layer: str) -> str:
+    """The file that holds what the manifest will say of a layer's cases; written last."""
+    return file_name(layer).replace(".safetensors.gz", ".json")
+
+
+def refuse_the_port() -> None:
+    """A golden must come from the original alone: stops if the port or torch is loaded in this process."""
+    loaded = [name for name in FORBIDDEN if name in sys.modules]
+    if loaded:
+        names = " and ".join(loaded)
+        raise SystemExit(f"Not recorded: this process has loaded {names}; goldens come from the original alone.")
+
+
+def _with_real_weights(inputs: Arrays) -> Arrays:
+    real = weights.load_weights(download=False)
+    return {**inputs, **{f"meta_params/{name}": value.astype(np.float64) for name, value in real.items()}}
+
+
+def cases(layer: Layer, traced: Traced) -> list[tuple[Case, Arrays, Settings, str]]:
+    """All cases of a layer: the registry's, and the one that was seen on the way of a real learner step."""
+    found = []
+    for case in layer.cases:
+        inputs = case_inputs(layer, case)
+        if case.meta_params == "disco103":
+            inputs = _with_real_weights(inputs)
+        found.append((case, inputs, layer.case_settings(case), "generated"))
+    if layer.name in traced:
+        inputs, settings = traced[layer.name]
+        found.append((Case(TEACHER_FORCED), inputs, settings, TEACHER_FORCED))
+    return found
+
+
+def original() -> Any:
+    """The original."""
+    from reference.original import implementation
+
+    return implementation
+
+
+def forget_programs() -> None:
+    """Drops what was compiled for a layer."""
+    for compiled in (original(), original().as_users_compile):
+        compiled.forget_programs()
+
+
+def record_layer(layer: Layer, traced: Traced) -> list[Golden]:
+    """Records every case of a layer."""
+    from reference.record.case import record
+
+    goldens, refused = [], []
+    for case, inputs, settings, origin in cases(layer, traced):
+        started = time.perf_counter()
+        try:
+            golden = record(original(), layer, case, inputs, json.loads(json.dumps(settings)), origin)
+        except Uninformative as reason:
+            refused.append(str(reason))
+            continue
+        goldens.append(golden)
+        print(f"{golden.id}  {time.perf_counter() - started:.1f} s", flush=True)
+    if refused:
+        raise Uninformative("\n".join(refused))
+    return goldens
+
+
+def real_learner_step() -> Traced:
+    """What reaches each layer in the original's own life on Catch."""
+    from reference.original.short_run import root
+
+    inputs, settings = root()
+    return trace(lambda layer, x, s: original().as_users_compile.run(layer, x, s, "float64"), inputs, settings)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes `<layer>.safetensors.gz` and `<layer>.json` to the folder given; what is there already is kept."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("layers", nargs="+")
+    chosen = parser.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    waiting = [name for name in chosen.layers if not (chosen.out / entries_name(name)).exists()]
+    traced = real_learner_step() if waiting else {}
+    refused = 0
+    for name in waiting:
+        try:
+            goldens = record_layer(REGISTRY[name], traced)
+        except Uninformative as reason:
+            refused += 1
+            print(reason, file=sys.stderr, flush=True)
+            continue
+        finally:
+            forget_programs()
+        refuse_the_port()
+        write_atomically(chosen.out / file_name(name), layer_bytes(goldens))
+        entries = {golden.case: describe(golden) for golden in goldens}
+        write_atomically(chosen.out / entries_name(name), canonical(entries).encode())
+    return 1 if refused else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
