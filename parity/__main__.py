@@ -11,12 +11,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
+from parity.errors import CannotRun, FixtureError
+from parity.files import write_atomically
 from parity.goldens import expected
 from parity.goldens.check import Outcome, asked_precisions, check_layer
 from parity.goldens.expected import problems, unexpected
-from parity.goldens.store import FixtureError, Store, write_atomically
+from parity.goldens.store import Store
 from parity.goldens.table import closing_lines, coverage, provenance, terminal_table
-from parity.implementation import CannotRun, Implementation, did_you_mean, load
+from parity.implementation import Implementation, did_you_mean, load
 from parity.layers import REGISTRY
 from parity.mutants import diagnose as diagnosing
 from parity.new import template

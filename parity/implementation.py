@@ -22,6 +22,7 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from parity.errors import CannotRun
 from parity.layers import REGISTRY
 from parity.layers.spec import Arrays, Settings
 
@@ -50,10 +51,6 @@ class Implementation(Protocol):
         self, layer: str, inputs: Arrays, settings: Settings, dtype: str, cotangents: Arrays, wrt: Sequence[str]
     ) -> Arrays:
         """The vector-Jacobian product with respect to the inputs named in `wrt`."""
-
-
-class CannotRun(Exception):
-    """Something that was asked for is not there; the message says what to do."""
 
 
 def load(name: str) -> Implementation:

@@ -16,11 +16,12 @@ from typing import TypeVar
 
 import pytest
 
+from parity.errors import CannotRun, FixtureError, WeightsMissing
 from parity.goldens import expected
-from parity.goldens.check import WeightsMissing, disco103
-from parity.goldens.store import FixtureError, Store
+from parity.goldens.check import disco103
+from parity.goldens.store import Store
 from parity.goldens.table import coverage, provenance
-from parity.implementation import CannotRun, Implementation, load
+from parity.implementation import Implementation, load
 from parity.live.comparison import NoLiveReference, live_reference
 from parity.tolerance import PRECISIONS
 

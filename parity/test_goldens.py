@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from parity.errors import FixtureError, WeightsMissing
 from parity.goldens.check import (
     Judge,
     Outcome,
-    WeightsMissing,
     asked_precisions,
     check_layer,
     load,
@@ -16,7 +16,7 @@ from parity.goldens.check import (
     rows_expected,
 )
 from parity.goldens.expected import Divergence, problems, unexpected
-from parity.goldens.store import FixtureError, Store, compact, digest
+from parity.goldens.store import Store, compact, digest
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
 from parity.layers.draw import case_inputs

@@ -16,8 +16,9 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from parity.goldens.store import FixtureError, write_atomically
-from parity.implementation import CannotRun, load
+from parity.errors import CannotRun, FixtureError
+from parity.files import write_atomically
+from parity.implementation import load
 from reports import page
 
 # By name, and imported when their turn comes: each process that a section starts imports this module again.

@@ -22,9 +22,10 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from parity.goldens.check import Judge, WeightsMissing, with_disco103
-from parity.goldens.store import canonical, write_atomically
-from parity.implementation import CannotRun, Implementation, load
+from parity.errors import CannotRun, WeightsMissing
+from parity.files import canonical, write_atomically
+from parity.goldens.check import Judge, with_disco103
+from parity.implementation import Implementation, load
 from parity.layers import REGISTRY
 from parity.layers.draw import case_inputs
 from parity.layers.metatraining import BOTH_ALIVE, FRESH, FULL

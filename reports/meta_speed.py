@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from parity.goldens.store import write_atomically
+from parity.files import write_atomically
 from port import optimizers
 from port.meta_train import MetaTrainConfig, meta_gradient
 from port.meta_train.population import DTYPE, generator

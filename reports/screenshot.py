@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from parity.goldens.store import write_atomically
+from parity.files import write_atomically
 from reports import browser, page
 
 PNG = page.HERE.parent / "screenshot.png"

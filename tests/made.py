@@ -4,16 +4,8 @@ import hashlib
 
 import numpy as np
 
-from parity.goldens.store import (
-    FORMAT,
-    Golden,
-    Store,
-    describe,
-    file_name,
-    layer_bytes,
-    manifest_bytes,
-    write_atomically,
-)
+from parity.files import write_atomically
+from parity.goldens.store import FORMAT, Golden, Store, describe, file_name, layer_bytes, manifest_bytes
 from parity.layers import REGISTRY
 from parity.layers.draw import case_inputs
 from parity.sigma import Rounding

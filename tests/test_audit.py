@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from parity.compare import compare, failed
-from parity.implementation import KNOWN, CannotRun
+from parity.errors import CannotRun
+from parity.implementation import KNOWN
 from parity.layers import REGISTRY
 from reports.audit import bench, release, repro
 from reports.audit import command as audit

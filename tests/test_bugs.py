@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from parity import mutants
-from parity.implementation import CannotRun
+from parity.errors import CannotRun
 from parity.layers import REGISTRY
 from parity.mutants import coverage, hunt, live_hunt, mutate
 from parity.mutants.hunt import Kill

@@ -13,8 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from parity.goldens.store import FixtureError
-from parity.implementation import CannotRun
+from parity.errors import CannotRun, FixtureError
 from parity.runs import curves, life_runner
 from parity.runs.curves import Curve, Recorded, Setting, file_name, from_csv, to_csv
 from parity.runs.life_runner import Life, Progress, Told, Work

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from parity.implementation import CannotRun
+from parity.errors import CannotRun
 from parity.runs import curves, spread
 from parity.runs.life_runner import Life, Work
 from parity.runs.spread import Place

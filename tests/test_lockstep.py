@@ -10,8 +10,8 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from parity.goldens.store import FixtureError, manifest_bytes
-from parity.implementation import CannotRun
+from parity.errors import CannotRun, FixtureError
+from parity.goldens.store import manifest_bytes
 from parity.mutants import Edit, catalogue, edits_of
 from parity.runs import side_by_side, spec, trace
 from parity.runs.lockstep import Comparison, compare, drift_ratio

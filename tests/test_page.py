@@ -13,8 +13,8 @@ import pytest
 from markupsafe import Markup
 
 from parity.compare import compare
+from parity.errors import CannotRun
 from parity.goldens.store import Golden
-from parity.implementation import CannotRun
 from parity.sigma import Rounding
 from reports import __main__ as whole
 from reports import browser, page, screenshot

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from parity.implementation import CannotRun
+from parity.errors import CannotRun
 from parity.mutants import Edit, edits_of
 from parity.runs import spec, trace
 from parity.runs.lockstep import compare

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from parity.implementation import CannotRun
+from parity.errors import CannotRun
 from port.fast import omp
 from reports import page
 from reports.speed import command, section, workload

@@ -8,18 +8,9 @@ import numpy as np
 import pytest
 
 from parity.__main__ import main
-from parity.goldens.store import (
-    FIXTURES,
-    FixtureError,
-    Store,
-    digest,
-    file_name,
-    layer_bytes,
-    manifest_bytes,
-    sketch,
-    tensors_of,
-    write_atomically,
-)
+from parity.errors import FixtureError
+from parity.files import write_atomically
+from parity.goldens.store import FIXTURES, Store, digest, file_name, layer_bytes, manifest_bytes, sketch, tensors_of
 from parity.layers import REGISTRY
 from parity.layers.draw import bell, case_inputs, generator
 from parity.sigma import Rounding

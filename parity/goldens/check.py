@@ -11,7 +11,8 @@ import numpy as np
 
 from parity import weights
 from parity.compare import Row, compare, failed
-from parity.goldens.store import FixtureError, Golden, Store
+from parity.errors import FixtureError, WeightsMissing
+from parity.goldens.store import Golden, Store
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
 from parity.layers.draw import case_inputs
@@ -27,10 +28,6 @@ def asked_precisions(asked: str | None) -> tuple[str, ...]:
 
 
 DISCO103 = "disco103"
-
-
-class WeightsMissing(Exception):
-    """A case needs Disco103's weights, and they are not on this machine."""
 
 
 @lru_cache(maxsize=1)

@@ -20,7 +20,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from parity.compare import Row
-from parity.implementation import CannotRun
+from parity.errors import CannotRun
 from parity.layers import REGISTRY
 
 LIVE_FACTOR = 10.0  # inputs that Hypothesis chose may show more of a known divergence than the recorded ones

@@ -11,8 +11,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import os
-import tempfile
 import zlib
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -24,6 +22,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
+from parity.errors import FixtureError
+from parity.files import canonical
 from parity.layers.draw import generator
 from parity.layers.spec import Arrays, Settings
 from parity.sigma import Rounding, decode, encode
@@ -33,10 +33,6 @@ FORMAT = 4
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 SKETCH_WIDTH = 256
 SKETCH_ABOVE = 2_048
-
-
-class FixtureError(Exception):
-    """A fixture is missing, damaged or of another format; the message says which and what to do."""
 
 
 def digest(array: np.ndarray) -> str:
@@ -175,32 +171,11 @@ def describe(golden: Golden) -> dict[str, Any]:
     return entry
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
 def layer_bytes(goldens: list[Golden]) -> bytes:
     """The content of a layer's file."""
     # `np.array` keeps a scalar a scalar, which `ascontiguousarray` does not.
     flat = {f"{g.case}:{name}": np.array(v, order="C") for g in goldens for name, v in tensors_of(g).items()}
     return gzip.compress(save_tensors(dict(sorted(flat.items()))), mtime=0)
-
-
-def canonical(value: Any) -> str:
-    """Sorted JSON, the same bytes for the same content."""
-    return json.dumps(value, sort_keys=True, indent=1, allow_nan=False) + "\n"
 
 
 def manifest_bytes(content: dict[str, Any]) -> bytes:

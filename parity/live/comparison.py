@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from parity.compare import Row
+from parity.errors import CannotRun
 from parity.goldens.check import BOTH, Judge, cast
 from parity.goldens.store import Golden, reduced
-from parity.implementation import CannotRun, Implementation, load
+from parity.implementation import Implementation, load
 from parity.layers import REGISTRY
 from parity.layers.draw import case_cotangents, case_inputs
 from parity.layers.spec import Arrays, Case, Layer, Settings

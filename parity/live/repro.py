@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from parity.compare import Row
-from parity.goldens.store import Golden, write_atomically
+from parity.files import write_atomically
+from parity.goldens.store import Golden
 from parity.implementation import KNOWN
 from parity.layers.spec import Arrays
 from parity.tolerance import PRECISIONS, computed_in, scale_of, tolerance

@@ -25,7 +25,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from parity.implementation import CannotRun, Implementation
+from parity.errors import CannotRun
+from parity.implementation import Implementation
 from parity.layers import REGISTRY
 from parity.mutants.mutate import Edit, edited, load_edited
 

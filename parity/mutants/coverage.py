@@ -19,9 +19,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from parity.errors import CannotRun
 from parity.goldens.check import cast, load
 from parity.goldens.store import Store
-from parity.implementation import CannotRun, Implementation
+from parity.implementation import Implementation
 from parity.mutants.mutate import Edit
 
 Entered = frozenset[tuple[str, int]]  # file and first line of each function

@@ -17,9 +17,10 @@ from typing import Literal
 import numpy as np
 
 from parity.compare import Row
+from parity.errors import CannotRun
 from parity.goldens.check import Judge, cast, load
 from parity.goldens.store import Golden, Store, reduced
-from parity.implementation import CannotRun, Implementation
+from parity.implementation import Implementation
 from parity.layers.spec import Arrays, upstream
 from parity.mutants import Bug, catalogue, implementation_with
 from parity.mutants.coverage import Entered, entered, is_reached, stored_cases

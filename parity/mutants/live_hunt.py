@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from parity.compare import Row
+from parity.errors import CannotRun
 from parity.goldens.store import digest
-from parity.implementation import CannotRun, Implementation
+from parity.implementation import Implementation
 from parity.layers import REGISTRY
 from parity.layers.spec import Arrays, Layer, Settings
 from parity.live import comparison

@@ -18,7 +18,8 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any
 
-from parity.implementation import CannotRun, Implementation
+from parity.errors import CannotRun
+from parity.implementation import Implementation
 
 _LOCK = threading.RLock()
 

@@ -29,7 +29,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from parity import weights
-from parity.goldens.store import FIXTURES, FixtureError
+from parity.goldens.store import FIXTURES
+from parity.errors import FixtureError
 
 LAST_EPISODES = 100  # over which the catch rate is taken
 FOLDER = FIXTURES / "curves"

@@ -26,8 +26,10 @@ from parity import mutants
 from parity.mutants import edits_of
 from parity.mutants.mutate import load_edited
 from parity.runs.curves import Curve, Learner, Setting, from_csv, to_csv
-from parity.implementation import KNOWN, CannotRun, Implementation, load
-from parity.goldens.store import FixtureError, canonical, write_atomically
+from parity.implementation import KNOWN, Implementation, load
+from parity.errors import CannotRun
+from parity.errors import FixtureError
+from parity.files import canonical, write_atomically
 
 TELL_EVERY = 10  # steps
 SAY_EVERY = 15.0  # seconds

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parity.goldens.store import FixtureError
+from parity.errors import FixtureError
 from parity.runs.trace import LOGS, FirstDifference, Tape, first_difference
 
 FLOOR = {"float32": 1e-9, "float64": 1e-15}  # of a sketch's own rounding, relative to the parameters

@@ -18,7 +18,8 @@ from parity.layers import params
 from parity.layers.learning import LEARNER
 from parity.layers.rules import LEARNER as AC_LEARNER
 from parity.layers.spec import Arrays, Settings
-from parity.goldens.store import FIXTURES, FixtureError
+from parity.goldens.store import FIXTURES
+from parity.errors import FixtureError
 
 EMBEDDED = FIXTURES / "weights" / "catch_rule.npz"
 KINDS = ("disco103", "embedded", "actor_critic")

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from parity.implementation import CannotRun
+from parity.errors import CannotRun
 from parity.runs.life_runner import Life, Work
 
 BEAT = 2.0  # seconds between two signs of a rank

@@ -21,7 +21,9 @@ from safetensors.numpy import save as save_tensors
 
 from parity.layers.spec import Arrays
 from parity.runs.spec import Life
-from parity.goldens.store import FIXTURES, FixtureError, canonical, manifest_bytes, write_atomically
+from parity.goldens.store import FIXTURES, manifest_bytes
+from parity.errors import FixtureError
+from parity.files import canonical, write_atomically
 from parity.runs.trace import Tape, tape_bytes, tape_from, tape_name
 
 T = TypeVar("T")

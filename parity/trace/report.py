@@ -13,10 +13,11 @@ import numpy as np
 from rich.table import Table
 
 from parity.compare import Row
+from parity.errors import CannotRun
 from parity.goldens.check import Judge, cast
 from parity.goldens.store import Golden, Store
 from parity.goldens.table import worst
-from parity.implementation import CannotRun, Implementation
+from parity.implementation import Implementation
 from parity.layers import REGISTRY
 from parity.layers.spec import Arrays, Settings, upstream
 from parity.trace.data_flow import trace

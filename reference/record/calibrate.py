@@ -20,9 +20,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from parity.errors import FixtureError, WeightsMissing
+from parity.files import canonical, write_atomically
 from parity.goldens.calibration import FILE, Calibration
-from parity.goldens.check import Judge, WeightsMissing, load
-from parity.goldens.store import FIXTURES, FixtureError, Store, canonical, write_atomically
+from parity.goldens.check import Judge, load
+from parity.goldens.store import FIXTURES, Store
 from parity.layers.spec import Arrays, Settings
 from parity.runs.side_by_side import cores
 from reference.devices import flags_of

@@ -20,8 +20,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from parity.goldens.store import FixtureError, canonical, write_atomically
-from parity.implementation import CannotRun
+from parity.errors import CannotRun, FixtureError
+from parity.files import canonical, write_atomically
 from parity.runs import curves, life_runner
 from parity.runs.curves import Recorded, Setting, file_name
 from parity.runs.life_runner import Life, Work

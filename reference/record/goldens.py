@@ -17,16 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from parity import weights
-from parity.goldens.store import (
-    FIXTURES,
-    FORMAT,
-    FixtureError,
-    Store,
-    canonical,
-    file_name,
-    manifest_bytes,
-    write_atomically,
-)
+from parity.errors import FixtureError
+from parity.files import canonical, write_atomically
+from parity.goldens.store import FIXTURES, FORMAT, Store, file_name, manifest_bytes
 from parity.layers import REGISTRY
 from parity.layers.spec import from_notebooks
 from parity.tolerance import SAMPLES

@@ -19,8 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from parity.goldens.check import WeightsMissing
-from parity.goldens.store import FixtureError
+from parity.errors import FixtureError, WeightsMissing
 from parity.layers.spec import Arrays
 from parity.runs.side_by_side import Piece, cores, run_all
 from parity.runs.spec import KINDS, Life, life

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from parity import weights
-from parity.goldens.store import Golden, canonical, describe, file_name, layer_bytes, write_atomically
+from parity.files import canonical, write_atomically
+from parity.goldens.store import Golden, describe, file_name, layer_bytes
 from parity.layers import REGISTRY
 from parity.layers.draw import case_inputs
 from parity.layers.spec import Arrays, Case, Layer, Settings

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from parity.compare import Row
-from parity.goldens.check import Judge, Outcome, WeightsMissing, check_layer
+from parity.errors import CannotRun, FixtureError, WeightsMissing
+from parity.goldens.check import Judge, Outcome, check_layer
 from parity.goldens.check import load as load_case
-from parity.goldens.store import FixtureError, Store
-from parity.implementation import CannotRun, Implementation, load
+from parity.goldens.store import Store
+from parity.implementation import Implementation, load
 from parity.layers import REGISTRY
 from parity.mutants.coverage import stored_cases
 from parity.mutants.diagnose import diagnose

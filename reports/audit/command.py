@@ -30,8 +30,9 @@ import pandas as pd
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from parity.goldens.store import FixtureError, Store, write_atomically
-from parity.implementation import CannotRun
+from parity.errors import CannotRun, FixtureError
+from parity.files import write_atomically
+from parity.goldens.store import Store
 from parity.layers import REGISTRY
 from reports import page
 from reports.audit import repro

@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from parity.compare import Row
+from parity.errors import CannotRun
 from parity.goldens.store import SKETCH_ABOVE, Store
-from parity.implementation import CannotRun
 from parity.layers import REGISTRY
 from reports.audit.bench import ORDER, Key, different_rows, is_missing, key, row_from_dict, telling
 from reports.audit.causes import Cause, corrected_copy

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from parity.files import write_atomically
 from parity.goldens.check import load as load_case
-from parity.goldens.store import Golden, Store, write_atomically
+from parity.goldens.store import Golden, Store
 from parity.layers.spec import Arrays
 from parity.live.repro import literal
 from parity.tolerance import PRECISIONS, scale_of, tolerance

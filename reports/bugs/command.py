@@ -26,8 +26,9 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import Progress
 
-from parity.goldens.store import FixtureError, Store, write_atomically
-from parity.implementation import CannotRun
+from parity.errors import CannotRun, FixtureError
+from parity.files import write_atomically
+from parity.goldens.store import Store
 from parity.layers import REGISTRY
 from parity.mutants import Bug, catalogue, chosen
 from parity.mutants.coverage import Entered, source_digest

@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from parity.errors import CannotRun
+from parity.files import canonical, write_atomically
 from parity.goldens.check import Judge
 from parity.goldens.check import load as load_case
-from parity.goldens.store import Store, canonical, write_atomically
-from parity.implementation import CannotRun
+from parity.goldens.store import Store
 from parity.mutants import PORT, Bug, catalogue
 from parity.mutants.coverage import Entered, is_reached, stored_cases
 from parity.mutants.hunt import first_difference, opened_store, reached_by, unchanged

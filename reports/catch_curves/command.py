@@ -29,8 +29,8 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from parity.goldens.store import FixtureError, canonical, write_atomically
-from parity.implementation import CannotRun
+from parity.errors import CannotRun, FixtureError
+from parity.files import canonical, write_atomically
 from parity.runs import curves, life_runner, spread
 from parity.runs.curves import Recorded, Setting
 from parity.runs.life_runner import Life, Work

@@ -27,9 +27,8 @@ from typing import Any
 
 import torch
 
-from parity.goldens.check import WeightsMissing
-from parity.goldens.store import FixtureError, canonical, write_atomically
-from parity.implementation import CannotRun
+from parity.errors import CannotRun, FixtureError, WeightsMissing
+from parity.files import canonical, write_atomically
 from parity.layers.spec import Arrays
 from parity.mutants import edits_of
 from parity.mutants.coverage import source_digest

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity.implementation import CannotRun
+from parity.errors import CannotRun
 from parity.layers.spec import Arrays
 from parity.mutants.mutate import Edit, edited
 from parity.runs.spec import Life, gumbel, meta_params
@@ -89,7 +89,9 @@ class PortLoop:
 
     def __init__(self, of: Life, dtype: str, params: Arrays):
         """Sets everything up."""
-        evaluation, self._weights = (importlib.import_module(f"port.{name}") for name in ("evaluate.eval_loop", "weights"))
+        evaluation, self._weights = (
+            importlib.import_module(f"port.{name}") for name in ("evaluate.eval_loop", "weights")
+        )
         precision = getattr(torch, dtype)
         self.agent = agent = agent_of(of)
         start = self._weights.load_agent_params(params, agent.config, agent.obs_spec, agent.num_actions, precision)

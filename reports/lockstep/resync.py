@@ -26,9 +26,10 @@ import torch
 
 from parity.compare import Row
 from parity.compare import compare as compare_arrays
-from parity.goldens.check import WeightsMissing
-from parity.goldens.store import FixtureError, canonical, reduced, write_atomically
-from parity.implementation import CannotRun, load
+from parity.errors import CannotRun, FixtureError, WeightsMissing
+from parity.files import canonical, write_atomically
+from parity.goldens.store import reduced
+from parity.implementation import load
 from parity.layers.spec import Arrays
 from parity.mutants.coverage import source_digest
 from parity.mutants.mutate import Edit, edited

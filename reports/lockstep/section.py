@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from parity.goldens.store import canonical, write_atomically
+from parity.files import canonical, write_atomically
 from parity.runs.lockstep import Comparison
 from reports import page
 from reports.lockstep.verdict import DRIFT_LIMIT, Group, Lived, Verdict, in_words

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import mannwhitneyu
 
-from parity.implementation import CannotRun
+from parity.errors import CannotRun
 from parity.runs.lockstep import Comparison, drift_ratio
 
 DRIFT_LIMIT = 20.0  # times the original's own

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from parity.goldens.store import write_atomically
+from parity.files import write_atomically
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE.parent / "out"

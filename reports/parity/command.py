@@ -22,12 +22,14 @@ from rich.console import Console
 from rich.progress import track
 
 from parity.compare import Row
+from parity.errors import CannotRun, FixtureError, WeightsMissing
+from parity.files import write_atomically
 from parity.goldens.calibration import recorded
-from parity.goldens.check import Outcome, WeightsMissing, check_layer, disco103, kinds_judged
+from parity.goldens.check import Outcome, check_layer, disco103, kinds_judged
 from parity.goldens.check import load as load_case
-from parity.goldens.store import FixtureError, Golden, Store, write_atomically
+from parity.goldens.store import Golden, Store
 from parity.goldens.table import COLUMNS, LayerSummary, notebooks_in_words, summarise
-from parity.implementation import CannotRun, load
+from parity.implementation import load
 from parity.tolerance import PRECISIONS, UNINFORMATIVE, C, scale_of, tolerance, uninformative
 from reports import page
 from reports.parity import sigmas

@@ -31,8 +31,8 @@ from typing import Any
 
 from rich.console import Console
 
-from parity.goldens.store import write_atomically
-from parity.implementation import CannotRun
+from parity.errors import CannotRun
+from parity.files import write_atomically
 from parity.runs.side_by_side import cores
 from reports import page
 from reports.speed import port as speed_port

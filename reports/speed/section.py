@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from parity.goldens.store import canonical, write_atomically
+from parity.files import canonical, write_atomically
 from reports import page
 from reports.speed.summary import ORIGINAL, PORT, TITLES, Found, Timing, exponent, in_words
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import IO, Any
 
-from parity.implementation import CannotRun
+from parity.errors import CannotRun
 from reports.speed.workload import Job, Sample, Work, cpu_seconds, peak_megabytes
 
 SPINS = "3000"  # as port.fast.omp has it, which is not imported here: it would bring torch into the original's process

@@ -1,0 +1,13 @@
+"""The errors that commands turn into a sentence and exit code 2."""
+
+
+class CannotRun(Exception):
+    """Something that was asked for is not there; the message says what to do."""
+
+
+class FixtureError(Exception):
+    """A fixture is missing, damaged or of another format; the message says which and what to do."""
+
+
+class WeightsMissing(Exception):
+    """A case needs Disco103's weights, and they are not on this machine."""
