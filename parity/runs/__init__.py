@@ -1,0 +1,1 @@
+"""Training runs: specified, executed, recorded and compared."""
