@@ -80,8 +80,9 @@ def have_sections(monkeypatch, makers):
     """Modules of the page's folder, each with a section that one of the functions makes."""
     names = [f"made_up_{i}" for i in range(len(makers))]
     for name, make in zip(names, makers, strict=True):
-        module = types.ModuleType(f"reports.{name}")
+        module = types.ModuleType(f"reports.{name}.command")
         module.TITLE, module.section = name, make
+        monkeypatch.setitem(sys.modules, f"reports.{name}", types.ModuleType(f"reports.{name}"))
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(whole, "SECTIONS", names)
 
@@ -124,7 +125,7 @@ def test_a_section_that_cannot_be_imported_does_not_take_the_others_with_it(tmp_
 
 def test_the_sections_of_the_page_have_titles_where_they_cannot_run():
     for name in whole.SECTIONS:
-        module = importlib.import_module(f"reports.{name}")
+        module = importlib.import_module(f"reports.{name}.command")
         assert module.TITLE[0].isupper() and callable(module.section)
 
 

@@ -17,7 +17,6 @@ An implementation that learns has, beside its layers, one more method, and says 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,8 +28,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from parity import weights
-from parity.goldens.store import FIXTURES
 from parity.errors import FixtureError
+from parity.goldens.store import FIXTURES
 
 LAST_EPISODES = 100  # over which the catch rate is taken
 FOLDER = FIXTURES / "curves"

@@ -23,13 +23,12 @@ from queue import Empty
 from typing import Any, NamedTuple, TypeAlias
 
 from parity import mutants
+from parity.errors import CannotRun, FixtureError
+from parity.files import canonical, write_atomically
+from parity.implementation import KNOWN, Implementation, load
 from parity.mutants import edits_of
 from parity.mutants.mutate import load_edited
 from parity.runs.curves import Curve, Learner, Setting, from_csv, to_csv
-from parity.implementation import KNOWN, Implementation, load
-from parity.errors import CannotRun
-from parity.errors import FixtureError
-from parity.files import canonical, write_atomically
 
 TELL_EVERY = 10  # steps
 SAY_EVERY = 15.0  # seconds
@@ -53,7 +52,9 @@ def learner(name: str) -> Learner:
     """An implementation that learns, by name; CannotRun where it does not."""
     found: Any = implementation(name)
     if not hasattr(found, "live"):
-        raise CannotRun(f"{name} has layers but does not learn: it has no method `live` (parity/runs/curves.py says what).")
+        raise CannotRun(
+            f"{name} has layers but does not learn: it has no method `live` (parity/runs/curves.py says what)."
+        )
     made: Learner = found
     return made
 

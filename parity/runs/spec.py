@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from parity.errors import FixtureError
 from parity.goldens.check import disco103
+from parity.goldens.store import FIXTURES
 from parity.layers import params
 from parity.layers.learning import LEARNER
 from parity.layers.rules import LEARNER as AC_LEARNER
 from parity.layers.spec import Arrays, Settings
-from parity.goldens.store import FIXTURES
-from parity.errors import FixtureError
 
 EMBEDDED = FIXTURES / "weights" / "catch_rule.npz"
 KINDS = ("disco103", "embedded", "actor_critic")

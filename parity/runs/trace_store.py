@@ -19,11 +19,11 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from parity.layers.spec import Arrays
-from parity.runs.spec import Life
-from parity.goldens.store import FIXTURES, manifest_bytes
 from parity.errors import FixtureError
 from parity.files import canonical, write_atomically
+from parity.goldens.store import FIXTURES, manifest_bytes
+from parity.layers.spec import Arrays
+from parity.runs.spec import Life
 from parity.runs.trace import Tape, tape_bytes, tape_from, tape_name
 
 T = TypeVar("T")
