@@ -1,4 +1,4 @@
-"""`port/GUIDE.md`: its code runs, its numbers are those of the code, and each layer that it names pins down what it says."""
+"""`port/GUIDE.md`: its code runs, its numbers are those of the code, and each layer named pins down what is said."""
 
 import re
 from dataclasses import replace
