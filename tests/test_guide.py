@@ -159,11 +159,12 @@ def test_constants_in_the_text():
     assert f"from −{rule.max_abs_value:.0f} to {rule.max_abs_value:.0f}" in GUIDE
     assert f"(decay {rule.moving_average_decay})" in GUIDE
     kept = hyper.target_params_coeff
-    assert GUIDE.count(f"{kept}\\,\\bar\\theta + {1 - kept:.1g}\\,\\theta") == 1
+    assert GUIDE.count(f"{kept} \\bar\\theta + {1 - kept:.1g} \\theta") == 1
     assert f"θ̄ ← {kept} θ̄ + {1 - kept:.1g} θ" in GUIDE
     assert set(re.search(r"\\beta_1=([\d.]+).*?\\beta_2=([\d.]+)", GUIDE).groups()) == adam
-    for letter, size in (("H", config.meta_net.hidden_size), ("M", config.meta_net.meta_rnn.hidden_size)):
-        assert f"(${letter}={size}$)" in GUIDE
+    net = config.meta_net
+    sizes = {"P": net.prediction_size, "K": rule.num_bins, "H": net.hidden_size, "M": net.meta_rnn.hidden_size}
+    assert sizes == {letter: int(size) for letter, size in re.findall(r"\$([PKHM])=(\d+)\$", GUIDE)}
 
 
 def test_settings_of_the_loop_on_catch():
@@ -263,6 +264,13 @@ def test_the_learning_curves_are_drawn_from_the_fixtures(tmp_path):
 def test_every_picture_and_file_that_it_links_to_is_there():
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", GUIDE)
     assert {f"guide/{file.name}" for file in PICTURES.iterdir()} == set(links)
+
+
+def test_no_formula_in_a_line_has_escapes_that_github_takes_away():
+    prose = re.sub(r"```.*?```", "", GUIDE, flags=re.DOTALL)
+    formulas = re.findall(r"\$[^$]+\$", prose)
+    assert len(formulas) > 50
+    assert not [formula for formula in formulas if re.search(r"\\[^A-Za-z]|\n", formula)]
 
 
 def closure(graph):
