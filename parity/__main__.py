@@ -79,8 +79,8 @@ def chosen(layers: Sequence[str], known: Sequence[str]) -> list[str]:
 
 def list_layers(args: argparse.Namespace) -> int:
     """Prints each layer with its inputs and outputs; or draws the layers."""
-    entries = []
-    for name in chosen(args.layers, list(REGISTRY)):
+    entries, names = [], chosen(args.layers, list(REGISTRY))
+    for name in names:
         layer = REGISTRY[name]
         inputs = {k: v.describe() for k, v in layer.inputs(layer.settings).items()}
         outputs = {k: v.describe() for k, v in layer.outputs(layer.settings).items()}
@@ -96,7 +96,7 @@ def list_layers(args: argparse.Namespace) -> int:
             print(f"  settings: {layer.settings}\n  cases: {', '.join(case.name for case in layer.cases)}")
     _write_json(args.json, entries)
     if args.diagram is not None:
-        write_atomically(args.diagram, diagram.svg([entry["layer"] for entry in entries]).encode())
+        write_atomically(args.diagram, diagram.svg(names).encode())
         print(f"The picture is {args.diagram}")
     return 0
 
