@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
+from parity import diagram
 from parity.errors import CannotRun, FixtureError
 from parity.files import write_atomically
 from parity.goldens import expected
@@ -39,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
         help="compare an implementation with the recorded original",
         epilog="example: python -m parity check values/retrace meta/whole --impl port --json rows.json",
     )
+    listing.add_argument("--diagram", type=Path, metavar="FILE", help="draw the layers and all that feeds them, as SVG")
     asking = commands.add_parser(
         "diagnose",
         help="say which known porting mistake a difference looks like",
@@ -76,21 +78,26 @@ def chosen(layers: Sequence[str], known: Sequence[str]) -> list[str]:
 
 
 def list_layers(args: argparse.Namespace) -> int:
-    """Prints each layer with its inputs and outputs."""
-    entries = []
-    for name in chosen(args.layers, list(REGISTRY)):
+    """Prints each layer with its inputs and outputs; or draws the layers."""
+    entries, names = [], chosen(args.layers, list(REGISTRY))
+    for name in names:
         layer = REGISTRY[name]
         inputs = {k: v.describe() for k, v in layer.inputs(layer.settings).items()}
         outputs = {k: v.describe() for k, v in layer.outputs(layer.settings).items()}
         wrt = layer.differentiable(layer.settings)
         entry = {"layer": name, "summary": layer.summary, "inputs": inputs, "outputs": outputs, "vjp": wrt}
         entries.append({**entry, "settings": layer.settings, "cases": [case.name for case in layer.cases]})
+        if args.diagram is not None:
+            continue
         print(f"{name:28} {layer.summary}")
         if args.layers:
             print("\n".join(f"  in  {k}: {v}{' (VJP)' if k in wrt else ''}" for k, v in inputs.items()))
             print("\n".join(f"  out {k}: {v}" for k, v in outputs.items()))
             print(f"  settings: {layer.settings}\n  cases: {', '.join(case.name for case in layer.cases)}")
     _write_json(args.json, entries)
+    if args.diagram is not None:
+        write_atomically(args.diagram, diagram.svg(names).encode())
+        print(f"The picture is {args.diagram}")
     return 0
 
 
