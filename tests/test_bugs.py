@@ -270,7 +270,7 @@ def test_a_change_that_changes_nothing_survives():
     matrix = report.Matrix([hunted], 1.0, "nobody")
     assert not matrix.is_good
     assert matrix.survivors == [hunted]
-    assert "0 of 1 planted mistakes found" in matrix.sentence()
+    assert "0 of 1 mutants killed" in matrix.sentence()
 
 
 def test_layers_that_a_change_cannot_reach_are_not_judged():

@@ -496,7 +496,7 @@ CAUSES = (
         module="trainer.py",
         edits=((r"replay_ratio: int = 32", "replay_ratio: int = 1"),),
         original="colabs/eval.ipynb, training loop",
-        says="The trainer takes 32 gradient steps for each rollout unless told otherwise; the original's evaluation "
+        says="The trainer takes 32 gradient steps for each rollout by default; the original's evaluation "
         "takes one, on a batch of 64 trajectories from its replay buffer.",
         right="one learner step for each rollout",
         means="The agent learns 32 times as often from the same experience.",
