@@ -170,6 +170,19 @@ def test_programs_can_be_parsed(path):
         ast.parse(program)
 
 
+def in_words(text):
+    """Markdown or HTML as plain words, so that both can be compared."""
+    text = text.replace("<sub>p</sub>", "ₚ").replace("<sup>−p</sup>", "⁻ᵖ")
+    return " ".join(re.sub(r"</?\w+>|`", "", text).split())
+
+
+def test_front_page_and_report_define_equality_in_the_same_words():
+    front = in_words((ROOT / "README.md").read_text(encoding="utf-8"))
+    report = (ROOT / "reports" / "page" / "templates" / "equal.html.j2").read_text(encoding="utf-8")
+    rules = [in_words(rule) for rule in re.findall(r"<li>(.*?)</li>", report, re.DOTALL)]
+    assert len(rules) == 5 and [rule for rule in rules if rule not in front] == []
+
+
 def test_what_is_wrong_would_be_seen():
     page, table = ROOT / "README.md", "| one two three four | x |\n|---|---|\n"
     assert home_made("The port lives its life\nlifetime\nwho is told") == ["The port lives its life", "who is told"]
