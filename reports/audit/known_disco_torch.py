@@ -115,8 +115,8 @@ CAUSES = (
         edits=((r"min\(t \+ 2, T - 1\)", "t + 1"),),
         original=VALUE_UTILS + "::estimate_q_values",
         says="The trace coefficient and the action value of step t+1 are read at t+2. A comment there attributes this "
-        "to an off-by-one of the original. The original's recorded outputs agree with t+1: rlax counts q_t and c_t from "
-        "time 1, which together with the dummy first reward gives the textbook alignment. Release 0.2.0 had t+1.",
+        "to an off-by-one of the original. The original's recorded outputs agree with t+1: rlax counts q_t and c_t "
+        "from time 1, which together with the dummy first reward gives the textbook alignment. Release 0.2.0 had t+1.",
         right="G[t] = r[t] + d[t] * (V[t+1] + c[t+1] * (G[t+1] - Q[t+1, a[t+1]]))",
         means="Value targets, advantages and TD errors of rollouts of three transitions or more differ, and with them "
         "what the meta-network sees and what the value head learns.",
