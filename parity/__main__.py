@@ -27,14 +27,21 @@ from parity.tolerance import PRECISIONS
 from parity.trace import report as tracing
 
 OUT = Path("reports/out")
-BELOW = "below float32 the implementation computes as it likes, and answers in float32 (default: float64 and float32)"
+BELOW = "below float32 the implementation answers in float32 (default: both float64 and float32)"
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    root = argparse.ArgumentParser(prog="python -m parity", description="Is an implementation of Disco Disco?")
+    root = argparse.ArgumentParser(
+        prog="python -m parity",
+        description="Checks whether an implementation of Disco computes what DeepMind's code computes.",
+    )
     commands = root.add_subparsers(dest="command", required=True)
-    listing = commands.add_parser("list", help="the layers", epilog="example: python -m parity list values/retrace")
+    listing = commands.add_parser(
+        "list",
+        help="list the layers, or inputs and outputs of one",
+        epilog="example: python -m parity list values/retrace",
+    )
     checking = commands.add_parser(
         "check",
         help="compare an implementation with the recorded original",
@@ -43,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     listing.add_argument("--diagram", type=Path, metavar="FILE", help="draw the layers and all that feeds them, as SVG")
     asking = commands.add_parser(
         "diagnose",
-        help="say which known porting mistake a difference looks like",
+        help="name the known porting mistake that explains a difference",
         epilog="example: python -m parity diagnose values/retrace --impl my_adapter:implementation",
     )
     asking.add_argument("--impl", default="port", metavar="NAME", help="implementation to diagnose")
@@ -52,20 +59,20 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--json", type=Path, metavar="FILE", help="write the result for machines")
     checking.add_argument("--impl", default="port", metavar="NAME", help="port, original, or package.module:attribute")
     checking.add_argument("--expected", type=Path, metavar="FILE", help="TOML file of known divergences")
-    checking.add_argument("--precision", choices=list(PRECISIONS), help=f"the tolerance to hold it to; {BELOW}")
+    checking.add_argument("--precision", choices=list(PRECISIONS), help=f"use the tolerance of this precision; {BELOW}")
     checking.add_argument("--strict", action="store_true", help="layers that are not provided are failures")
     along = commands.add_parser(
         "trace",
-        help="the error along the data flow of one learner step",
+        help="show the error of each layer along one learner step",
         epilog="example: python -m parity trace --impl port --out reports/out",
     )
     along.add_argument("--impl", default="port", metavar="NAME", help="implementation to trace")
     along.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=f"where trace.svg goes (default: {OUT})")
     along.add_argument("--json", type=Path, metavar="FILE", help="write the result for machines")
     starting = commands.add_parser(
-        "new", help="write an adapter to start from", epilog="example: python -m parity new my_adapter.py"
+        "new", help="write a template of an adapter", epilog="example: python -m parity new my_adapter.py"
     )
-    starting.add_argument("file", type=Path, help="the file to write; it must not exist yet")
+    starting.add_argument("file", type=Path, help="file to write; it must not exist yet")
     return root
 
 
@@ -102,7 +109,7 @@ def list_layers(args: argparse.Namespace) -> int:
 
 
 def check(args: argparse.Namespace) -> int:
-    """Compares, prints the table, and says what differs."""
+    """Compares, and prints the table and the differences."""
     store, implementation, entries = Store(), load(args.impl), expected.load(args.expected)
     _require_some(implementation)
     console = Console() if sys.stdout.isatty() else Console(width=120)
@@ -123,11 +130,11 @@ def check(args: argparse.Namespace) -> int:
 
 def _require_some(implementation: Implementation) -> None:
     if not implementation.layers:
-        raise CannotRun(f"{implementation.name} provides no layer yet; name those that you have in `layers`.")
+        raise CannotRun(f"{implementation.name} provides no layer; list the names of its layers in `layers`.")
 
 
 def trace(args: argparse.Namespace) -> int:
-    """Shows each layer's own error beside what it inherits."""
+    """Shows each layer's own error, and the error that it inherits."""
     store, implementation = Store(), load(args.impl)
     console = Console()
     print(provenance(store, implementation.name, implementation.description))
@@ -142,12 +149,12 @@ def trace(args: argparse.Namespace) -> int:
 
 
 def diagnose(args: argparse.Namespace) -> int:
-    """Says what is wrong with each layer that differs, and what would be right."""
+    """Names the mistake in each layer that differs, and the correct formula."""
     store, implementation = Store(), load(args.impl)
     _require_some(implementation)
     layers = [layer for layer in chosen(args.layers, store.layers()) if layer in implementation.layers]
     print(provenance(store, implementation.name, implementation.description))
-    shown = track(layers, "asking", console=Console(stderr=True), transient=True)
+    shown = track(layers, "diagnosing", console=Console(stderr=True), transient=True)
     findings = diagnosing.diagnose(store, implementation, shown)
     for finding in findings:
         print("\n".join(finding.lines()))
@@ -161,7 +168,7 @@ def new(args: argparse.Namespace) -> int:
     if args.file.exists():
         raise CannotRun(f"{args.file} exists already; name a file that does not.")
     if not args.file.stem.isidentifier() or args.file.suffix != ".py":
-        raise CannotRun(f"{args.file.name} is no name for a Python module; choose one like my_adapter.py.")
+        raise CannotRun(f"{args.file.name} is not a valid module name; choose one like my_adapter.py.")
     write_atomically(args.file, template(args.file.stem).encode())
     print(f"Wrote {args.file}. Fill in a layer, then: python -m parity check --impl {args.file.stem}:implementation")
     return 0

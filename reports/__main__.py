@@ -1,6 +1,6 @@
 """`python -m reports`: the whole page, `reports/out/index.html`.
 
-A section that cannot run says why on the page; the others are made all the same.
+A section that cannot run gives the reason on the page; the others are still made.
 
 Example:
     python -m reports --out reports/out

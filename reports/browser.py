@@ -1,4 +1,4 @@
-"""`python -m reports.browser`: installs Chromium where there is none; and what a page looks like to a reader.
+"""`python -m reports.browser`: installs Chromium where there is none.
 
 The tests of the page and `python -m reports.screenshot` open it in a headless Chromium of the system. The environment
 variable CHROMIUM names another one; nothing is ever downloaded but by apt-get, on Debian and its like, as root.
@@ -98,14 +98,14 @@ class Visit:
     def faults(self) -> list[str]:
         """What is wrong with the page at its present size, in sentences."""
         asked = [f"the page asks for {url}" for url in self.refused]
-        complaints = [f"the console says: {text}" for text in self.errors]
+        complaints = [f"console error: {text}" for text in self.errors]
         return [*asked, *complaints, *self.page.evaluate(LOOK), *self.dead_links()]
 
     def dead_links(self) -> list[str]:
-        """Links to files that do not lie beside the page; what is on the network is not asked for."""
+        """Links to files that are missing next to the page; links to the network are not followed."""
         links = self.page.eval_on_selector_all("a[href]", "all => all.map(a => a.getAttribute('href'))")
         files = [unquote(urlsplit(link).path) for link in links if not urlsplit(link).scheme]
-        return [f"no file {name} lies beside the page" for name in files if name and not (self.folder / name).is_file()]
+        return [f"missing file: {name}" for name in files if name and not (self.folder / name).is_file()]
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""`python -m reports.screenshot`: a picture of the page's top, and whether anything on the page is broken.
+"""`python -m reports.screenshot`: checks the page in a browser and takes a picture of its top.
 
-Opens reports/out/index.html in a headless Chromium, looks for broken images and links, requests that leave the file and
-anything wider than the window, on a desk and on a phone, and writes the picture that stands in the README.
+Opens reports/out/index.html in a headless Chromium, at the window sizes of a desktop and of a phone. Reports broken
+images and links, network requests, and anything wider than the window. The picture is the one in reports/README.md.
 
 Example:
     python -m reports.screenshot

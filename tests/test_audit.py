@@ -181,12 +181,12 @@ def test_movement_between_releases_is_told_in_causes_and_layers():
     older = replace(older, findings=[finding(EPSILON), finding(INDEX)])
     newer = replace(newer, findings=[finding(INDEX), finding(FORMULA)])
     assert audit.movement(older, newer) == [
-        "No longer there: No epsilon.",
+        "No longer present: No epsilon.",
         "New: Another formula.",
-        "As before: Another index.",
-        "Layers that are equal now: ops/lookup.",
-        "Layers that differ now and did not: ops/two_hot.",
-        "Layers that are new, and equal: nets/mlp.",
+        "Unchanged: Another index.",
+        "Layers that have become equal: ops/lookup.",
+        "Layers that have become different: ops/two_hot.",
+        "New layers, equal: nets/mlp.",
     ]
 
 
@@ -302,8 +302,8 @@ def test_the_page_says_what_differs_and_what_moved(fakes, tmp_path, monkeypatch)
     html = (out / "index.html").read_text()
     assert f"disco-torch 2.0 provides 3 of {len(REGISTRY)} layers: 1 equal to the original, 2 different" in html
     assert "disco_torch/utils.py:3" in html and "Another index" in html
-    assert "From 1.0 to 2.0" in html and "Layers that are equal now: moving_average/normalize." in html
-    assert "nothing is left unexplained" in html
+    assert "From 1.0 to 2.0" in html and "Layers that have become equal: moving_average/normalize." in html
+    assert "Nothing is left unexplained" in html
     assert "the package leaves the agent&#39;s network to its user" in html
     written = json.loads((out / "audit.json").read_text())
     assert [r["version"] for r in written] == ["1.0", "2.0"]
@@ -328,7 +328,7 @@ def test_missing_packages_are_a_sentence_with_a_command(tmp_path, capsys, monkey
 def test_the_whole_page_does_without_the_package(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     found = audit.section("port", tmp_path)
-    assert found.is_equal and "was not judged here" in found.verdict
+    assert found.is_equal and "was not checked here" in found.verdict
     assert "python -m reports.audit disco_torch" in found.body
     assert list(tmp_path.iterdir()) == []
 

@@ -69,7 +69,7 @@ def test_what_stands_in_backticks_is_code_and_nothing_else_is_markup():
 
 
 def refuses(implementation_name, out):
-    raise CannotRun("There is no tape; `make tapes` makes one.")
+    raise CannotRun("There is no trace; `make traces` makes one.")
 
 
 def breaks(implementation_name, out):
@@ -103,8 +103,8 @@ def test_a_section_that_cannot_run_does_not_take_the_others_with_it(makers, code
     assert "a was judged." in html and "not run</span>" in html
     assert len(json.loads((tmp_path / "verdict.json").read_text())) == 2
     if refuses in makers:
-        assert "There is no tape; <code>make tapes</code> makes one." in html
-        assert "There is no tape" in capsys.readouterr().out
+        assert "There is no trace; <code>make traces</code> makes one." in html
+        assert "There is no trace" in capsys.readouterr().out
 
 
 def test_a_section_that_breaks_says_how_and_shows_where(tmp_path, monkeypatch, capsys):

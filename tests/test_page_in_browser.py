@@ -88,7 +88,7 @@ def test_nothing_is_broken_asked_for_or_too_wide(chromium, made, width, scheme):
 LONG_BADGE = '<b class="badge" style="white-space: nowrap">two words</b>'
 BROKEN = {
     "image": ('<img alt="gone" src="data:image/png;base64,AAAA">', 'the image "gone" is broken'),
-    "file": ('<a href="gone.csv">data</a>', "no file gone.csv lies beside the page"),
+    "file": ('<a href="gone.csv">data</a>', "missing file: gone.csv"),
     "anchor": ('<a href="#gone">there</a>', "nothing is at #gone"),
     "width": ('<p style="width: 700px">x</p>', "the page is 708 wide where 390 fit, at <p>"),
     "badge": (
@@ -97,7 +97,7 @@ BROKEN = {
     ),
     "request": ('<script src="https://example.org/x.js"></script>', "the page asks for https://example.org/x.js"),
     "beside": ('<img alt="x" src="beside.png">', "beside.png"),
-    "console": ("<script>console.error('oh')</script>", "the console says: oh"),
+    "console": ("<script>console.error('oh')</script>", "console error: oh"),
     "script": ("<script>nothing.here()</script>", "nothing is not defined"),
 }
 
@@ -294,7 +294,7 @@ def test_the_command_takes_a_small_picture_and_tells_what_is_broken(made, chromi
     (tmp_path / "index.html").write_text('<a href="gone.csv">data</a>')
     given = ["--page", str(tmp_path / "index.html"), "--png", str(png), "--json", str(tmp_path / "faults.json")]
     assert screenshot.main(given) == 1
-    assert "Broken, phone: no file gone.csv lies beside the page." in capsys.readouterr().out
+    assert "Broken, phone: missing file: gone.csv." in capsys.readouterr().out
     assert len(json.loads((tmp_path / "faults.json").read_text())) == 2
 
 

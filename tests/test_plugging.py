@@ -172,7 +172,7 @@ def test_an_adapter_without_layers_is_not_called_equal(plugged, capsys):
     empty.layers = {}
     for command in ("check", "diagnose"):
         assert main([command, "--impl", "toy"]) == 2
-        assert "provides no layer yet" in capsys.readouterr().err
+        assert "provides no layer;" in capsys.readouterr().err
 
 
 def test_strict_says_what_is_lacking(plugged, capsys):

@@ -91,7 +91,7 @@ def test_a_slower_implementation_is_seen_as_slower():
     slowed = measured(port=4.0, original=3.0)
     assert slowed.ratio("original") == pytest.approx(0.75)
     assert [goal.is_reached for goal in found(slowed).goals()] == [False]
-    assert "Short of its goal: learner step" in in_words(found(slowed))
+    assert "Goal missed: learner step" in in_words(found(slowed))
 
 
 def test_the_median_is_not_moved_by_one_slow_round_and_the_spread_is_shown():
@@ -129,7 +129,7 @@ def test_a_run_is_scaled_from_steps_that_fill_the_buffer_and_steps_that_learn():
     assert run.milliseconds("port") == pytest.approx(31 * 10 + 969 * 200)
     as_json = run.as_json()
     assert as_json["is_scaled"] and as_json["steps_measured"] == 3
-    assert found(run).goals() == [Goal("whole Catch run: MB at the most", 1025.0, 1024.0, False)]
+    assert found(run).goals() == [Goal("whole Catch run: peak MB", 1025.0, 1024.0, False)]
 
 
 def test_the_peak_is_the_fastest_product_and_shares_are_between_medians():
@@ -267,7 +267,7 @@ def test_the_section_shows_every_figure_and_leaves_its_numbers_beside_it(tmp_pat
 
 def test_the_section_of_the_port_alone_can_be_made(tmp_path):
     made = section.section_of(found(timing(port=1.0), absent={"original": "It is absent."}), "x", tmp_path)
-    assert made.label == "the port alone" and "It is absent." in made.body
+    assert made.label == "port only" and "It is absent." in made.body
 
 
 def test_quick_leaves_out_what_compiles_for_minutes():

@@ -1,4 +1,4 @@
-"""The tables of `port/README.md`: every public symbol of the original has a counterpart in the port, or a reason."""
+"""The tables of `port/SYMBOLS.md`: every public symbol of the original has a counterpart in the port, or a reason."""
 
 import ast
 import importlib
@@ -42,7 +42,7 @@ def read(text):
     return tables
 
 
-TABLES = read((ROOT / "port" / "README.md").read_text(encoding="utf-8"))
+TABLES = read((ROOT / "port" / "SYMBOLS.md").read_text(encoding="utf-8"))
 ROWS = [(file, symbol) for file, rows in TABLES.items() for symbol in rows]
 
 

@@ -102,7 +102,7 @@ def test_the_program_of_the_readme_runs(tmp_path, monkeypatch, capsys):
 
 def test_the_readme_shows_a_network_of_ones_own_that_runs(capsys):
     pytest.importorskip("gymnasium")
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "port" / "README.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"```python\n(import port  #.+?)```", text, re.S)
     short, count = re.subn(r"\.run\((\d+)", ".run(5", program)
     assert count == 1

@@ -55,7 +55,7 @@ def different_rows(rows: Iterable[Row], ignored: Collection[Key] = ()) -> list[R
 
 
 def probes(name: str, store: Store) -> list[Row]:
-    """Comparisons beside the registry, if the adapter has any."""
+    """Comparisons outside the registry, if the adapter has any."""
     module = f"reports.audit.{name}.probes"
     return importlib.import_module(module).rows(store) if importlib.util.find_spec(module) else []
 

@@ -1,8 +1,8 @@
-"""What a difference between a port and the original can come from, down to a line, and a way to find out.
+"""Causes of differences between a port and the original, each a fragment of the port's source.
 
-A cause names a fragment of the port's source and what the original does in its place. It is never believed: `audit`
-judges a copy of the package in which all causes but one are corrected, and only what then differs, and does not differ
-in a copy with all of them corrected, is laid at that one's door.
+A cause also names what the original does in that place. It is a hypothesis until tested: `audit` checks a copy of the
+package in which all causes but one are corrected. A difference is attributed to a cause if it appears in that copy, and
+not in a copy with all causes corrected.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Kind = Literal["value", "vjp"]
 Reach = Literal["training", "trainer", "rarely", "gradients", "direct", "float64"]
 
 REACHES: dict[str, str] = {
-    "training": "changes training with the package's own trainer, or with a loop of one's own around its rule",
+    "training": "changes training with the package's own trainer, or with another loop around its rule",
     "trainer": "changes training with the package's own trainer",
     "rarely": "changes training in special situations only",
-    "direct": "changes what somebody gets who calls this function; the package's own training does not call it",
-    "gradients": "changes gradients that the package's own training does not take",
-    "float64": "shows only where one computes in float64",
+    "direct": "affects direct callers of this function; the package's own training does not call it",
+    "gradients": "changes gradients that the package's own training does not use",
+    "float64": "appears only in float64",
 }
 
 

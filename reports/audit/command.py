@@ -1,18 +1,18 @@
-"""`python -m reports.audit disco_torch`: a port that others use, on the bench.
+"""`python -m reports.audit disco_torch`: checks a published port, layer by layer and release by release.
 
-Which of its layers are equal to the original, which differ and by how much, which line of it makes the difference, and
-what that means for its users; for several releases, how the differences moved. With each difference of the newest
-release comes a file that shows it, to be sent to the port's authors.
+The report names the layers that differ, by how much, the line that causes each difference, and what it means for users.
+Given several releases, it lists what changed between them. For each difference of the newest release it writes a file
+that reproduces it, for the port's authors.
 
-The package is never installed here by this command. Either it is (`pip install --no-deps disco-torch==0.4.0`, the
-project's extra `audit`), or its releases lie in folders of their own:
+The command does not install the package. Install it with `pip install --no-deps disco-torch==0.4.0` (the extra
+`audit`), or put each release into a folder of its own:
 
     for v in 0.1.0 0.2.0 0.4.0; do pip install --no-deps --target DIR/$v disco-torch==$v; done
     python -m reports.audit disco_torch --versions 0.1.0,0.2.0,0.4.0 --from DIR --json verdict.json
 
-Each release is judged in a process of its own. A line is named as the cause of a difference only if a copy of the
-package in which it, and it alone, is left as it is (all other known causes being corrected) differs where a copy with
-all of them corrected does not.
+Each release is checked in its own process. A line counts as the cause of a difference only after an experiment with two
+copies of the package. The copy with all other known causes corrected must differ, and the copy with all known causes
+corrected must not.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from reports.audit.causes import REACHES
 from reports.audit.release import DISTRIBUTIONS, Finding, Release, examine, find_packages, in_parallel, is_folded
 
 AUDITED = "disco_torch"
-TITLE = "A port on the bench: disco-torch"
+TITLE = "A published port: disco-torch"
 COLOURS = ("#9aa5b1", "#d97a1f", "#2a78d6", "#7a4fc4")
 EXACT, LARGEST = 1e-17, 1e3  # where the picture shows no error at all, and all that is larger
 
@@ -64,18 +64,16 @@ def origins(release: Release) -> list[str]:
 
 
 def first_divergence(release: Release) -> str:
-    """In words: the first layer whose values differ in float64, what feeds it, and what differs in another way."""
+    """A sentence: the first layer whose values differ in float64, its inputs, and other kinds of difference."""
     found = origins(release)
     first = [name for name in found if release.state(name).startswith("values")]
     rest = [f"{name} ({release.state(name)})" for name in found if name not in first]
-    other = (
-        f"Of the layers that nothing different feeds, these differ in another way: {', '.join(rest)}." if rest else ""
-    )
+    other = f"These layers have equal inputs and differ in another way: {', '.join(rest)}." if rest else ""
     if not first:
         return other or "No layer differs."
     upstream = [name for name in feeds(first[0]) if name in release.provided]
-    fed = f"all that feeds it is equal ({', '.join(upstream)})" if upstream else "no other layer feeds it"
-    others = f" All that feeds {' and '.join(first[1:])}, further on, is equal too." if first[1:] else ""
+    fed = f"all its inputs are equal ({', '.join(upstream)})" if upstream else "no other layer precedes it"
+    others = f" The inputs of {' and '.join(first[1:])}, later on, are equal too." if first[1:] else ""
     return f"In data-flow order the first layer whose values differ is {first[0]}; {fed}.{others} {other}".strip()
 
 
@@ -98,15 +96,15 @@ def movement(older: Release, newer: Release) -> list[str]:
     wrong, still = (set(r.different_layers()) & set(REGISTRY) for r in (older, newer))
     had, has = set(older.provided), set(newer.provided)
     causes = {
-        "No longer there": [title for name, title in before.items() if name not in after],
+        "No longer present": [title for name, title in before.items() if name not in after],
         "New": [title for name, title in after.items() if name not in before],
-        "As before": [title for name, title in after.items() if name in before],
+        "Unchanged": [title for name, title in after.items() if name in before],
     }
     layers = {
-        "Layers that are equal now": (wrong - still) & had & has,
-        "Layers that differ now and did not": (still - wrong) & had & has,
-        "Layers that are new, and equal": has - had - still,
-        "Layers that are new, and differ": (has - had) & still,
+        "Layers that have become equal": (wrong - still) & had & has,
+        "Layers that have become different": (still - wrong) & had & has,
+        "New layers, equal": has - had - still,
+        "New layers, different": (has - had) & still,
     }
     return [
         *(f"{title}: {'; '.join(found)}." for title, found in causes.items() if found),
@@ -189,7 +187,7 @@ def audited(name: str, packages: dict[str, Path], out: Path, command: str, jobs:
     known = importlib.import_module(f"reports.audit.known_{name}")
     releases = []
     for version, folder in packages.items():
-        print(f"judging {DISTRIBUTIONS[name]} {version} and tracing its differences", file=sys.stderr, flush=True)
+        print(f"checking {DISTRIBUTIONS[name]} {version} and tracing its differences", file=sys.stderr, flush=True)
         releases.append(examine(name, version, folder, known.CAUSES, jobs))
     store = Store()
     out.mkdir(parents=True, exist_ok=True)
@@ -214,7 +212,7 @@ def audited(name: str, packages: dict[str, Path], out: Path, command: str, jobs:
     )
     original = store.manifest["original"]
     changed = [f"{r.version}: {', '.join(r.changed)}" for r in releases if r.changed]
-    state = f"not as released: {'; '.join(changed)}" if changed else "as the wheel's record of digests has them"
+    state = f"changed since release: {'; '.join(changed)}" if changed else "unchanged, by the digests in the wheel"
     return page.Section(
         name="audit",
         title=TITLE,
@@ -234,17 +232,17 @@ def audited(name: str, packages: dict[str, Path], out: Path, command: str, jobs:
 def section(implementation_name: str, out: Path) -> page.Section:
     """The section for the whole page: of the release that is installed, or a sentence where none is.
 
-    What a port of others does is no verdict on `implementation_name`, so this one never makes the page red.
+    A published port is no verdict on `implementation_name`, so this section never turns the page red.
     """
     command = f"python -m reports.audit {AUDITED}"
     try:
         made = audited(AUDITED, find_packages(AUDITED, None, []), out, command)
     except CannotRun as reason:
-        body = Markup("<p>{}</p><p>This makes the section: <code>{}</code></p>").format(reason, command)
+        body = Markup("<p>{}</p><p>This command makes the section: <code>{}</code></p>").format(reason, command)
         return page.Section(
             name="audit",
             title=TITLE,
-            verdict="disco-torch, a port of others, was not judged here.",
+            verdict="disco-torch was not checked here.",
             is_equal=True,
             command=command,
             body=body,
@@ -258,12 +256,12 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="python -m reports.audit", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument("package", choices=(AUDITED,), help="the port to judge")
+    made.add_argument("package", choices=(AUDITED,), help="the port to check")
     made.add_argument("--versions", metavar="V,V", help="releases, oldest first; folders of these names under --from")
-    made.add_argument("--from", dest="folder", type=Path, metavar="DIR", help="holds one folder for each release")
+    made.add_argument("--from", dest="folder", type=Path, metavar="DIR", help="contains one folder per release")
     made.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
     made.add_argument("--json", type=Path, metavar="FILE", help="write the verdict for machines")
-    made.add_argument("--jobs", type=int, default=2, metavar="N", help="processes at a time (2)")
+    made.add_argument("--jobs", type=int, default=2, metavar="N", help="parallel processes (default: 2)")
     return made
 
 

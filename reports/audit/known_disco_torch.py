@@ -114,10 +114,9 @@ CAUSES = (
         module="value_utils.py",
         edits=((r"min\(t \+ 2, T - 1\)", "t + 1"),),
         original=VALUE_UTILS + "::estimate_q_values",
-        says="The trace coefficient and the action value that belong to step t+1 are read at t+2. A comment there puts "
-        "it down to an off-by-one of the original; the original's recorded outputs show none, they agree with t+1: "
-        "rlax counts its q_t and c_t from time 1, so that together with the dummy first reward they stand where they "
-        "belong. Release 0.2.0 had t+1.",
+        says="The trace coefficient and the action value of step t+1 are read at t+2. A comment there attributes this "
+        "to an off-by-one of the original. The original's recorded outputs agree with t+1: rlax counts q_t and c_t "
+        "from time 1, which together with the dummy first reward gives the textbook alignment. Release 0.2.0 had t+1.",
         right="G[t] = r[t] + d[t] * (V[t+1] + c[t+1] * (G[t+1] - Q[t+1, a[t+1]]))",
         means="Value targets, advantages and TD errors of rollouts of three transitions or more differ, and with them "
         "what the meta-network sees and what the value head learns.",
@@ -158,8 +157,7 @@ CAUSES = (
         says="It divides by sqrt(var) + 1e-6; the original by sqrt(var + 1e-12) + 1e-6.",
         right="(x - mean) / (sqrt(var + 1e-12) + 1e-6)",
         means="Where the variance is about 1e-12 or less, normalised advantages and TD errors come out up to twice as "
-        "large; where it is far larger, the two agree. Where it is exactly zero, a gradient through the root is not a "
-        "number.",
+        "large; where it is far larger, the two agree. Where it is exactly zero, a gradient through the root is NaN.",
         reach="rarely",
         shown=Shown(
             *("moving_average/normalize", "small_variance", "out", "value", "float64"),
@@ -496,7 +494,7 @@ CAUSES = (
         module="trainer.py",
         edits=((r"replay_ratio: int = 32", "replay_ratio: int = 1"),),
         original="colabs/eval.ipynb, training loop",
-        says="The trainer takes 32 gradient steps for each rollout unless told otherwise; the original's evaluation "
+        says="The trainer takes 32 gradient steps for each rollout by default; the original's evaluation "
         "takes one, on a batch of 64 trajectories from its replay buffer.",
         right="one learner step for each rollout",
         means="The agent learns 32 times as often from the same experience.",

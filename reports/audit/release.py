@@ -50,7 +50,7 @@ class Finding:
         rows: layer -> its telling comparison in a copy where only this cause is left.
         life: of the same copy, the parameters furthest off after 20 learner steps with Disco103; None if they are
             equal, or were not compared.
-        diagnosis: what the catalogue of porting mistakes says about that copy; None where it was not asked.
+        diagnosis: the mistake of the catalogue that explains that copy; None where none was looked for.
         repro: the file that shows it, empty if there is none.
         printed: what the file prints.
     """
@@ -116,12 +116,12 @@ class Release:
         return [row for row in different_rows(self.rows) if row.layer == layer]
 
     def different_layers(self) -> list[str]:
-        """Layers that differ, in data-flow order; then what was judged beside the registry."""
+        """Layers that differ, in data-flow order; then comparisons outside the registry."""
         names = dict.fromkeys(row.layer for row in different_rows(self.rows))
         return [n for n in REGISTRY if n in names] + [n for n in names if n not in REGISTRY]
 
     def beside(self) -> list[str]:
-        """What was judged beside the registry."""
+        """Comparisons outside the registry."""
         return list(dict.fromkeys(row.layer for row in self.rows if row.layer not in REGISTRY))
 
     def missing_outputs(self) -> dict[str, list[str]]:
@@ -194,7 +194,7 @@ def find_packages(name: str, folder: Path | None, versions: Sequence[str]) -> di
         if spec is None or not spec.submodule_search_locations:
             raise CannotRun(
                 f"{distribution} is not installed here. Install it with pip install --no-deps disco-torch==0.4.0 (the "
-                f"extra `audit` of this project), or put releases beside each other with: {INSTALL}."
+                f"extra `audit` of this project), or install several releases with: {INSTALL}."
             )
         package = Path(next(iter(spec.submodule_search_locations)))
         return {importlib.metadata.version(distribution): package.parent}
@@ -253,7 +253,7 @@ def rerun(
 
 
 def cases_of(rows: Iterable[Row], is_small: bool) -> list[tuple[str, str]]:
-    """The cases of some rows; if asked, of the full-size ones only the life with Disco103."""
+    """The cases of some rows; if asked, of the full-size ones only the run with Disco103."""
     cases = dict.fromkeys((row.layer, row.case) for row in rows if row.layer in REGISTRY)
     return [case for case in cases if not is_small or case == LIFE or fixtures().entry(*case)["stored"]]
 

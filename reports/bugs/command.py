@@ -1,4 +1,7 @@
-"""`python -m reports.bugs`: the kill matrix. Every catalogued porting mistake is planted in the port and hunted.
+"""`python -m reports.bugs`: mutation testing. Each mutant of the catalogue is the port with one porting mistake.
+
+Four tiers of checks run on every mutant: recorded values, gradients, several learner steps, live comparison. The matrix
+shows which of them kill it, and at which layer.
 
 Example:
     python -m reports.bugs --out reports/out
@@ -41,18 +44,18 @@ from reports.bugs import precision
 
 T = TypeVar("T")
 
-TITLE = "Planted mistakes"
+TITLE = "Mutation testing"
 NAMED_AT_LEAST = 0.9
 PROCESSES = 2
-LEFT_OUT = "not run here, it takes minutes: `python -m reports.bugs` runs it"
+LEFT_OUT = "not run here, because it takes minutes; `python -m reports.bugs` runs it"
 LABELS = {"goldens": "values", "gradients": "VJPs", "lifetime": "lifetime", "live": "live"}
 HEADING = 4  # rows of a panel that its title takes
-COLOURS = ("#e3e7ec", "#d97a1f", "#2a78d6")  # not found; found later; found at the layer named
+COLOURS = ("#e3e7ec", "#d97a1f", "#2a78d6")  # not killed; killed at another layer; killed at the layer named
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """The kills of some mistakes, in the catalogue's order, how long it all took, and who spoke in the live tier."""
+    """The kills of some mutants, in the catalogue's order, the run time, and the reference of the live tier."""
 
     kills: list[Kill]
     seconds: float
@@ -60,17 +63,17 @@ class Matrix:
 
     @property
     def survivors(self) -> list[Kill]:
-        """The mistakes that nothing found."""
+        """The mutants that no check kills."""
         return [kill for kill in self.kills if not kill.found_by]
 
     @property
     def elsewhere(self) -> list[Kill]:
-        """The mistakes that were found, but not at the layer named."""
+        """The mutants that are killed, but not at the layer named."""
         return [kill for kill in self.kills if kill.found_by and not kill.is_at_named]
 
     @property
     def is_good(self) -> bool:
-        """Whether all were found, and enough of them at the layer named."""
+        """Whether all are killed, and enough of them at the layer named."""
         named = len(self.kills) - len(self.survivors) - len(self.elsewhere)
         return not self.survivors and named >= NAMED_AT_LEAST * len(self.kills)
 
@@ -78,8 +81,8 @@ class Matrix:
         """The verdict."""
         count, lost = len(self.kills), len(self.survivors)
         named = count - lost - len(self.elsewhere)
-        found = f"{count - lost} of {count} planted mistakes found ({(count - lost) / count:.0%})"
-        return f"{found}, {named} ({named / count:.0%}) at the layer named, in {self.seconds:.0f} s."
+        killed = f"{count - lost} of {count} mutants killed ({(count - lost) / count:.0%})"
+        return f"{killed}, {named} ({named / count:.0%}) at the layer named, in {self.seconds:.0f} s."
 
 
 def _one_thread_each() -> None:
@@ -89,10 +92,10 @@ def _one_thread_each() -> None:
 
 
 class Hunt:
-    """Hunts mistakes, shared out among processes."""
+    """Runs the checks on mutants, in parallel processes."""
 
     def __init__(self, bugs: Sequence[Bug], pool: Executor, progress: Progress):
-        """Takes the mistakes and those who hunt; nothing runs yet."""
+        """Takes the mutants and the pool of processes; nothing runs yet."""
         self.bugs, self.pool, self.progress, self.lines = bugs, pool, progress, Lines(progress)
         self.kills: dict[str, Kill] = {}
 
@@ -109,15 +112,17 @@ class Hunt:
 
     def prepare(self, layers: Sequence[str]) -> dict[str, Entered]:
         """What each layer enters; proves that without a mistake there is nothing to find."""
-        found = {ready.layer: ready for ready in self._all("the port as it is", prepared, [(name,) for name in layers])}
+        found = {ready.layer: ready for ready in self._all("unchanged port", prepared, [(name,) for name in layers])}
         for layer in layers:
             for difference in found[layer].differences:
-                raise CannotRun(f"The port itself differs, so nothing can be hunted in it: {difference}")
+                raise CannotRun(
+                    f"The unchanged port differs from the original, so no mutant can be judged: {difference}"
+                )
         return {layer: found[layer].enters for layer in layers}
 
     def stored(self, reached: Mapping[str, Entered]) -> None:
         """The tiers of stored cases."""
-        for kill in self._all("hunting", hunt_by_name, [(bug.name, reached) for bug in self.bugs]):
+        for kill in self._all("mutants", hunt_by_name, [(bug.name, reached) for bug in self.bugs]):
             self.kills[kill.bug] = kill
 
     def live(self) -> None:
@@ -134,7 +139,7 @@ class Hunt:
 
 
 def run(bugs: Sequence[Bug], is_live: bool, processes: int = PROCESSES) -> Matrix:
-    """Hunts the mistakes in all tiers, or in all but the live one."""
+    """Checks the mutants in all tiers, or in all but the live one."""
     start, before = time.perf_counter(), source_digest()
     context = multiprocessing.get_context("spawn")
     workers = ProcessPoolExecutor(processes, mp_context=context, initializer=_one_thread_each)
@@ -145,7 +150,7 @@ def run(bugs: Sequence[Bug], is_live: bool, processes: int = PROCESSES) -> Matri
         if can_speak:
             hunt.live()
     if source_digest() != before:
-        raise CannotRun("The port was edited while mistakes were hunted in it; run again.")
+        raise CannotRun("The port's source changed during the run; run again.")
     return Matrix([hunt.kills[bug.name] for bug in bugs], time.perf_counter() - start, spoke)
 
 
@@ -165,7 +170,7 @@ def _columns(subjects: Mapping[str, Sequence[Kill]], count: int) -> list[list[st
 
 
 def figure(kills: Sequence[Kill]) -> Figure:
-    """Mistake by tier, one panel a subject: blue at the layer named, orange at a later one, grey not found there."""
+    """Mutants by tier, one panel per subject: blue at the layer named, orange at another one, grey not killed."""
     subjects: dict[str, list[Kill]] = {}
     for kill in kills:
         subjects.setdefault(catalogue()[kill.bug].subject, []).append(kill)
@@ -224,23 +229,23 @@ def section_of(matrix: Matrix, out: Path) -> page.Section:
         command="python -m reports.bugs",
         body=body,
         provenance=[
-            ("planted in", "port, from source rewritten in memory; see port/adapter/mutants"),
-            ("hunted on", "the stored cases of every layer that the change can reach, in data-flow order"),
-            ("without a mistake", "every stored case of every layer is equal; checked first"),
+            ("mutants of", "the port, from source rewritten in memory; see port/adapter/mutants"),
+            ("checked on", "the recorded cases of every layer that the change can affect, in data-flow order"),
+            ("unchanged port", "equal on every recorded case of every layer; checked first"),
             ("live", matrix.live),
         ],
         files=files,
-        badge="all found" if matrix.is_good else "survivors" if matrix.survivors else "found elsewhere",
+        badge="all killed" if matrix.is_good else "survivors" if matrix.survivors else "killed elsewhere",
     )
 
 
 def section(implementation_name: str, out: Path) -> page.Section:
-    """The section of the page, without the live tier; mistakes are planted in the port, whatever is reported on."""
+    """The section of the page, without the live tier. Mutants are copies of the port, whatever is reported on."""
     return section_of(run(chosen(()), is_live=False), out)
 
 
 def count_in(precisions: Sequence[str], only: Sequence[str]) -> int:
-    """Prints how many mutants values in each precision kill; of the whole catalogue, it leaves that for the page."""
+    """Prints how many mutants values in each precision kill; keeps the counts of the whole catalogue for the page."""
     found = {name: precision.killed_in(name, chosen(only), PROCESSES, _one_thread_each) for name in precisions}
     for name, one in found.items():
         print(
@@ -252,14 +257,14 @@ def count_in(precisions: Sequence[str], only: Sequence[str]) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 all found, 1 a survivor or too few at the layer named, 2 could not run."""
+    """0 all killed, 1 a survivor or too few at the layer named, 2 could not run."""
     parser = argparse.ArgumentParser(
         prog="python -m reports.bugs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the matrix for machines")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="hunt these mistakes only")
-    parser.add_argument("--without-live", action="store_true", help="leave out the tier that compiles the reference")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="only these mutants")
+    parser.add_argument("--without-live", action="store_true", help="skip the live tier, which compiles the reference")
     parser.add_argument(
         "--precision",
         nargs="+",
@@ -282,8 +287,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         records = [kill.as_json() for kill in matrix.kills]
         write_atomically(args.json, (json.dumps(records, indent=1) + "\n").encode())
     for kill in matrix.survivors:
-        print(f"SURVIVOR: {kill.bug}, which should be found at {kill.named}: {catalogue()[kill.bug].explanation}")
+        print(f"SURVIVOR: {kill.bug}, which should be killed at {kill.named}: {catalogue()[kill.bug].explanation}")
     for kill in matrix.elsewhere:
-        print(f"Found at {kill.first} instead of {kill.named}: {kill.bug}.")
+        print(f"Killed at {kill.first} instead of {kill.named}: {kill.bug}.")
     print(f"{made.verdict}\nThe page is {path}")
     return 0 if matrix.is_good else 1

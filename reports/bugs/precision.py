@@ -1,6 +1,6 @@
-"""How many mutants are killed where nothing but the values of layers in one precision is compared.
+"""How many mutants are killed if only values are compared, in one precision.
 
-`python -m reports.bugs --precision float32 bf16` counts them and leaves the numbers where the page reads them.
+`python -m reports.bugs --precision float32 bf16` counts them and stores the counts for the page.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Killed:
 
 
 def whole_layer(layer: str, precision: str) -> tuple[str, Entered, str]:
-    """A layer of the port as it is: what it enters, and the first value that differs in a precision, in words."""
+    """A layer of the unchanged port: functions entered, and the first value that differs in a precision, in words."""
     store, judge = opened_store(), Judge(unchanged(), (precision,))
     goldens = (load_case(store, layer, case) for case in stored_cases(store, layer))
     wrong = (row for golden in goldens for row in judge.rows(golden) if row.kind == "value" and not row.equal)
@@ -53,7 +53,7 @@ def whole_layer(layer: str, precision: str) -> tuple[str, Entered, str]:
 
 
 def is_killed(name: str, precision: str, reached: Mapping[str, Entered]) -> bool:
-    """Whether values in a precision tell a mutant from the original. The layer that it is named for comes first."""
+    """Whether values in a precision kill a mutant. The layer that the catalogue names is tried first."""
     bug = catalogue()[name]
     layers = [layer for layer, functions in reached.items() if is_reached(bug.edits, functions)]
     layers.sort(key=lambda layer: layer != bug.layer)
@@ -67,7 +67,7 @@ def killed_in(precision: str, bugs: Sequence[Bug], processes: int, prepare: Call
         layers = Store().layers()
         whole = list(pool.map(whole_layer, layers, [precision] * len(layers)))
         for difference in (words for _, _, words in whole if words):
-            raise CannotRun(f"The port itself differs in {precision}, so mutants say nothing: {difference}")
+            raise CannotRun(f"The unchanged port differs in {precision}, so no mutant can be judged: {difference}")
         reached = {layer: functions for layer, functions, _ in whole}
         names = [bug.name for bug in bugs]
         killed = list(pool.map(is_killed, names, [precision] * len(names), [reached] * len(names)))
@@ -77,7 +77,7 @@ def killed_in(precision: str, bugs: Sequence[Bug], processes: int, prepare: Call
 
 
 def keep(found: Mapping[str, Killed], path: Path = EVIDENCE) -> None:
-    """Leaves the numbers where the page reads them."""
+    """Stores the counts for the page."""
     known = {precision: asdict(one) for precision, one in {**kept(path), **found}.items()}
     write_atomically(path, canonical(known).encode())
 

@@ -184,7 +184,7 @@ def made_section(panels: list[Panel], name: str, recorded: Recorded, command: st
         "curves.html.j2",
         panels=panels,
         image=image,
-        metrics=metrics.MEASURES,
+        measures=metrics.MEASURES,
         power={panel.setting.name: figures.power_rows(list(panel.ref.values())) for panel in panels},
         audit=what_the_audit_found(out) if is_beside else [],
     )

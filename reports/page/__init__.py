@@ -75,7 +75,7 @@ class Section:
 
 
 def not_run(name: str, title: str, command: str, reason: str) -> Section:
-    """A section that says why it is not there."""
+    """A section in whose place there is only the reason."""
     return Section(name, title, f"Could not run here. {reason}", False, command, Markup(), kind="not run")
 
 

@@ -50,12 +50,12 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class Allowed:
-    """What the rule allows in the cases of one layer.
+    """Tolerances in the cases of one layer.
 
     Attributes:
         tolerances: by kind and precision.
         elements: numbers in all outputs and VJPs.
-        silent: of these, how many say nothing: rounding alone moves them by too much.
+        silent: of these, how many carry no information, because rounding alone changes them by too much.
     """
 
     tolerances: dict[tuple[str, str], Spread]
@@ -72,7 +72,7 @@ def run(implementation_name: str) -> tuple[Store, Any, Outcome]:
 
 
 def what_is_allowed(store: Store, layer: str) -> Allowed:
-    """Tolerances of all elements of a layer, and how many elements say nothing."""
+    """Tolerances of all elements of a layer, and how many elements carry no information."""
     relative: dict[tuple[str, str], list[np.ndarray]] = {}
     elements = silent = 0
     for golden in _goldens(store, layer):
@@ -115,7 +115,7 @@ def figure(summaries: list[LayerSummary], allowed: dict[str, Allowed]) -> Figure
         tolerances.plot([x.largest for x, _ in known], [i for _, i in known], marker="|", ms=5, **style)
     errors.axvline(C, color="#c0392b", lw=1)
     errors.set(xlim=(-0.2, FURTHEST + 0.2), ylim=(len(summaries), -1))
-    errors.set_xlabel(f"worst error in sigmas (red: the limit; {FURTHEST:g} stands for more)", fontsize=8)
+    errors.set_xlabel(f"worst error in sigmas (red: the limit; {FURTHEST:g}: this or more)", fontsize=8)
     errors.set_yticks(range(len(summaries)), [s.layer for s in summaries], fontsize=7)
     tolerances.set(xscale="log")
     tolerances.set_xlabel("tolerance / scale (dot: median; bar: largest)", fontsize=8)
@@ -137,7 +137,7 @@ def layer_rows(summaries: list[LayerSummary], allowed: dict[str, Allowed]) -> li
         for (kind, dtype), spread in allowed[s.layer].tolerances.items():
             numbers[f"{kind}_{dtype}_median_tolerance"] = spread.median
             numbers[f"{kind}_{dtype}_largest_tolerance"] = spread.largest
-        counts = {"elements": allowed[s.layer].elements, "say_nothing": allowed[s.layer].silent}
+        counts = {"elements": allowed[s.layer].elements, "uninformative": allowed[s.layer].silent}
         found.append({**numbers, **counts, "precision_seen": s.seen, "different": s.different})
     return found
 
@@ -156,7 +156,7 @@ def write_data(rows: list[Row], tables: dict[str, pd.DataFrame], drawings: dict[
 def weights_in_words(outcome: Outcome) -> str:
     """Which meta-parameters the cases used."""
     if outcome.skipped:
-        return f"made from seeds; {len(outcome.skipped)} cases that need Disco103 were not run: no file was found"
+        return f"made from seeds; {len(outcome.skipped)} cases that need Disco103 were skipped: no file was found"
     try:
         disco103()
         return "made from seeds, and Disco103 (sha256 verified)"
@@ -213,7 +213,7 @@ def section(implementation_name: str, out: Path) -> page.Section:
         provenance=[
             ("candidate", f"{implementation.name} ({implementation.description})"),
             ("reference", f"the original, recorded: {original['repository']} at {original['commit']}"),
-            ("of which", notebooks_in_words(store.layers())),
+            ("layers", notebooks_in_words(store.layers())),
             ("recorded with", ", ".join(f"{name} {packages[name]}" for name in RECORDED_WITH)),
             ("weights", weights_in_words(outcome)),
         ],

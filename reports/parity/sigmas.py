@@ -1,4 +1,4 @@
-"""Errors in sigmas: how they are distributed, for a candidate, the stand-in and the original compiled in other ways.
+"""Errors in sigmas: their distribution for a candidate, the stand-in, and the original under other compilations.
 
 Where two implementations differ by rounding alone, chance gives this distribution (`parity.goldens.calibration`).
 """
@@ -18,7 +18,7 @@ from parity.goldens.check import BOTH
 from parity.tolerance import C
 
 COLOURS = ("#2a78d6", "#2e8b57", "#d97a1f", "#7a4fc4", "#c2549d", "#6b7480")
-BY_CHANCE = "by chance"
+BY_CHANCE = "expected by chance"
 
 
 @dataclass
@@ -95,7 +95,7 @@ def figure(series: Sequence[Series]) -> Figure:
         axes.axvline(C, color="#c0392b", lw=1)
         axes.set(yscale="log", xlim=(0, NUM_BINS / BINS_PER_SIGMA), ylim=(smallest / 2, 1.0))
         axes.set_title(dtype, fontsize=9, loc="left")
-        axes.set_xlabel(f"error in sigmas (red: C = {C:g}; the last step: all beyond)", fontsize=8)
+        axes.set_xlabel(f"error in sigmas (red: C = {C:g}; last step: all larger errors)", fontsize=8)
         axes.grid(color="#999999", alpha=0.3, lw=0.6)
     drawing.axes[0].set_ylabel("share of the elements", fontsize=8)
     labelled = [axes.get_legend_handles_labels() for axes in drawing.axes]

@@ -1,12 +1,12 @@
-"""`python -m reports.speed`: how fast the port is, beside the original and disco-torch where they are installed.
+"""`python -m reports.speed`: times the port, and the original and disco-torch where they are installed.
 
-Learner step, actor, meta-update and a whole Catch run at the setting of the original's `eval` notebook (B = 64, T = 28,
-2 environments) and the size of Disco103; the meta-update at the size of its `meta_train` notebook. Each implementation
-works in a process of its own, all with the same number of threads, on the same batch and the same weights, in turns.
-Times are on the clock; processor time stands beside them. Without the original, the port's figures stand alone.
+Learner step, actor and a whole Catch run use the setting of the original's `eval` notebook (B = 64, T = 28,
+2 environments) and the size of Disco103. The meta-update has the size of the `meta_train` notebook. Each implementation
+runs in its own process, with the same number of threads, batch and weights. They alternate, round by round. Times are
+wall-clock times; processor time is listed as well.
 
-On Catch many states of a batch show the same, and the port computes what they share once; so the learner step is timed
-on a batch in which no two observations are alike, too.
+Catch batches contain many duplicate observations, which the port evaluates once. The learner step is therefore also
+timed on a batch without duplicates.
 
 Example:
     python -m reports.speed --json speed.json
@@ -77,7 +77,7 @@ class Plan:
 
 
 def say(words: str) -> None:
-    """Tells what is going on."""
+    """Prints a progress line."""
     print(words, file=sys.stderr, flush=True)
 
 
@@ -92,7 +92,7 @@ def installed() -> tuple[list[str], dict[str, str]]:
     if importlib.util.find_spec("disco_torch"):
         names.append("disco_torch")
     else:
-        absent["disco_torch"] = "It is not installed; `pip install --no-deps disco-torch==0.4.0` brings it."
+        absent["disco_torch"] = "It is not installed; `pip install --no-deps disco-torch==0.4.0` installs it."
     return names, absent
 
 
@@ -108,7 +108,7 @@ def weights_for(folder: Path) -> tuple[Path, str]:
 
         path = folder / "weights.npz"
         weights.save_npz(path, init.init_meta_params(MetaNetConfig(), generator(0, "meta_params"), DTYPE))
-        return path, "random ones of Disco103's size, which cost the same (Disco103 itself is not on this machine)"
+        return path, "random weights of Disco103's size, at the same cost (Disco103 is not on this machine)"
 
 
 def make_work(file: Path, num_actions: int = workload.CATCH_ACTIONS, **loop: int) -> Work:
@@ -130,7 +130,7 @@ def grown(file: Path, axis: str, value: int) -> Work:
 
 @contextmanager
 def started(names: Sequence[str], threads: int, not_run: dict[str, str]) -> Iterator[dict[str, Worker]]:
-    """A worker for each implementation; what does not start is told in `not_run`, unless it is the port."""
+    """A worker for each implementation; `not_run` gets the reason where one does not start, but for the port."""
     workers: dict[str, Worker] = {}
     try:
         for name in names:
@@ -144,7 +144,7 @@ def started(names: Sequence[str], threads: int, not_run: dict[str, str]) -> Iter
 
 @contextmanager
 def told(name: str, not_run: dict[str, str]) -> Iterator[None]:
-    """Without the port there is nothing to tell; without another, why."""
+    """Notes why an implementation cannot run; without the port the command fails."""
     try:
         yield
     except CannotRun as error:
@@ -180,7 +180,7 @@ def of_task(found: Mapping[Any, list[Sample]]) -> dict[str, list[Sample]]:
 
 
 def time_task(plan: Plan, task: str, label: str, work: Work) -> Timing:
-    """A task in turns."""
+    """A task, in alternating rounds."""
     not_run: dict[str, str] = {}
     with started(plan.names_for(label), plan.threads, not_run) as workers:
         first = prepared(workers, task, work, not_run)
@@ -195,7 +195,7 @@ def time_task(plan: Plan, task: str, label: str, work: Work) -> Timing:
 
 
 def time_learner(plan: Plan, work: Work) -> tuple[Timing, list[Sample], list[dict[str, float]]]:
-    """The learner step, in turns with a large matrix product; and the port's by stage."""
+    """The learner step, in alternation with a large matrix product; and the port's by stage."""
     not_run: dict[str, str] = {}
     with started(plan.names_for("learner_step"), plan.threads, not_run) as workers:
         first = prepared(workers, "learner_step", work, not_run)
@@ -296,13 +296,17 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="python -m reports.speed", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument("--only", action="append", choices=TASKS, metavar="TASK", help=f"only this: {', '.join(TASKS)}")
-    made.add_argument("--impl", action="append", metavar="NAME", help="beside the port (default: all installed)")
-    made.add_argument("--compile", action="store_true", help="the port with torch.compile as well")
-    made.add_argument("--repeats", type=int, default=11, metavar="N", help="rounds (11)")
-    made.add_argument("--threads", type=int, default=cores(), metavar="N", help="of each (default: all processors)")
-    made.add_argument("--quick", action="store_true", help="in about a minute")
-    made.add_argument("--no-growth", action="store_true", help="without the learner step at other sizes")
+    made.add_argument("--only", action="append", choices=TASKS, metavar="TASK", help=f"one of: {', '.join(TASKS)}")
+    made.add_argument(
+        "--impl", action="append", metavar="NAME", help="compare the port with this one (default: all installed)"
+    )
+    made.add_argument("--compile", action="store_true", help="also time the port with torch.compile")
+    made.add_argument("--repeats", type=int, default=11, metavar="N", help="number of rounds (default: 11)")
+    made.add_argument(
+        "--threads", type=int, default=cores(), metavar="N", help="threads per implementation (default: all processors)"
+    )
+    made.add_argument("--quick", action="store_true", help="fewer rounds and sizes: about a minute")
+    made.add_argument("--no-growth", action="store_true", help="skip the learner step at other sizes")
     made.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
     made.add_argument("--json", metavar="FILE", help="write the figures for machines; - for stdout")
     return made
@@ -311,7 +315,7 @@ def parser() -> argparse.ArgumentParser:
 def chosen_plan(args: argparse.Namespace) -> tuple[Plan, dict[str, str]]:
     """The plan that the options ask for, and what is not installed."""
     if args.repeats < 1 or args.threads < 1:
-        raise CannotRun("--repeats and --threads take at least 1.")
+        raise CannotRun("--repeats and --threads must be at least 1.")
     names, absent = installed()
     if args.impl:
         missing = [name for name in args.impl if name in absent]
@@ -325,7 +329,7 @@ def chosen_plan(args: argparse.Namespace) -> tuple[Plan, dict[str, str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 done and every goal that was measured is reached, 1 one is not, 2 could not run."""
+    """0 every measured goal is reached, 1 one is missed, 2 could not run."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     args = parser().parse_args(given)
     try:

@@ -64,7 +64,7 @@ def load_params(work: Work, agent: Agent) -> Params:
 
 
 class Actor:
-    """Environments in which a policy acts for a rollout whenever it is asked to; noise is drawn as in a life."""
+    """Environments in which a policy acts for a rollout whenever it is asked to; noise is drawn as in a run."""
 
     def __init__(self, work: Work):
         """Starts the environments."""

@@ -130,11 +130,11 @@ def badge(found: Found) -> str:
     """The verdict in a word or two."""
     timing: Timing | None = found.timings.get("learner_step")
     ratio = timing.ratio(ORIGINAL) if timing else None
-    return "the port alone" if ratio is None else f"learner {ratio:.2f} times as fast"
+    return "port only" if ratio is None else f"learner {ratio:.2f} times as fast"
 
 
 def section_of(found: Found, command: str, out: Path) -> page.Section:
-    """The section, and the files beside it. Speed is no parity: it stands beside the verdicts."""
+    """The section and its files. Speed is not parity, so the section carries no verdict."""
     images, files = write_data(found, out)
     body = page.render(
         "speed.html.j2", found=found, rows=rows(found), images=images, titles=TITLES, label=label, in_time=in_time
@@ -148,7 +148,7 @@ def section_of(found: Found, command: str, out: Path) -> page.Section:
         command=command,
         body=body,
         provenance=[
-            ("threads", f"{machine['threads']} for each, on {machine['processors']} processors"),
+            ("threads", f"{machine['threads']} per implementation, on {machine['processors']} processors"),
             ("load", f"{machine['load_before']} before and {machine['load_after']} after (1-minute average)"),
             ("weights timed with", found.weights),
             ("size", machine["size"]),

@@ -16,7 +16,7 @@ MEGABYTES_WANTED = 1024.0
 RUN_STEPS = 1000  # of a whole Catch run
 TITLES = {
     "learner_step": "learner step",
-    "learner_step_different": "learner step, no two observations alike",
+    "learner_step_different": "learner step, no duplicate observations",
     "actor_unroll": "actor, 2 environments",
     "actor_unroll_4096": "actor, 4,096 environments",
     "meta_update": "meta-update",
@@ -27,7 +27,7 @@ GOALS = {"learner_step": 2.0, "actor_unroll": 1.0, "actor_unroll_4096": 2.0}  # 
 
 @dataclass(frozen=True)
 class Timing:
-    """A task, done in turns.
+    """A task, timed in alternating rounds.
 
     Attributes:
         task: its name.
@@ -161,7 +161,7 @@ class Found:
         matmul_flops: of one of these.
         stages: seconds by stage of the port's learner step, one dict for each step.
         growth: the learner step at other sizes.
-        machine: threads, processors, load and what else has to be told.
+        machine: threads, processors, load and sizes.
         weights: which were used, in words.
         absent: implementations that are not installed, and what to do about it.
     """
@@ -207,7 +207,7 @@ class Found:
         run = self.timings.get("catch_run")
         if run is not None and run.megabytes.get(PORT, math.nan) > 0:
             used = run.megabytes[PORT]
-            found.append(Goal("whole Catch run: MB at the most", used, MEGABYTES_WANTED, used <= MEGABYTES_WANTED))
+            found.append(Goal("whole Catch run: peak MB", used, MEGABYTES_WANTED, used <= MEGABYTES_WANTED))
         return found
 
     def as_json(self) -> dict[str, Any]:
@@ -233,12 +233,12 @@ def in_words(found: Found) -> str:
     """The verdict in a sentence or two."""
     if not any(ORIGINAL in timing.samples for timing in found.timings.values()):
         why = found.absent.get(ORIGINAL, "it did not run")
-        return f"The original was not measured ({why}): these are the port's figures alone, without a ratio."
+        return f"The original was not measured ({why}). The report contains the port's times only."
     parts = [
         f"{TITLES[task]} {timing.ratio(ORIGINAL):.2f} times as fast"
         for task, timing in found.timings.items()
         if timing.ratio(ORIGINAL) is not None
     ]
     missed = [goal.what for goal in found.goals() if not goal.is_reached]
-    end = f"Short of its goal: {'; '.join(missed)}." if missed else "Every goal that was measured is reached."
-    return f"The port against the original, in one run in turns: {', '.join(parts)}. {end}"
+    end = f"Goal missed: {'; '.join(missed)}." if missed else "Every measured goal is reached."
+    return f"The port against the original, in alternating rounds: {', '.join(parts)}. {end}"

@@ -1,4 +1,4 @@
-"""A process that works for one implementation, on command, and sleeps in between.
+"""A process that runs one implementation on request, and sleeps in between.
 
 `python -m reports.speed.worker reports.speed.port:Port 2`: calls come in by stdin and are answered on stdout, pickled.
 Each implementation has a process of its own so that the libraries of one neither share threads with the other's nor

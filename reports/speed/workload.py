@@ -64,13 +64,13 @@ def evaluation(file: Path, agent: dict[str, Any] | None = None, **loop: int) -> 
 
 
 def acting(work: Work, num_envs: int) -> Work:
-    """The same with so many environments."""
+    """The same with another number of environments."""
     loop = {**work.setting.loop, "batch_size": num_envs, "replay_ratio": 1, "capacity": num_envs}
     return replace(work, setting=replace(work.setting, loop=loop), rollout={})
 
 
 def all_different(work: Work) -> Work:
-    """The same on boards of which no two are alike, as in a world of pictures or of many numbers."""
+    """The same without duplicate boards, as where observations are images."""
     boards = work.rollout["observations"]
     noise = np.random.default_rng(work.seed).random(boards.shape, boards.dtype)
     return replace(work, rollout={**work.rollout, "observations": boards + np.float32(0.01) * noise})
@@ -131,7 +131,7 @@ class Side(Protocol):
     tasks: tuple[str, ...]
 
     def __init__(self, threads: int) -> None:
-        """Is told how many threads it may use."""
+        """Takes the number of threads."""
 
     def job(self, task: str, work: Work) -> Job:
         """A task made ready."""

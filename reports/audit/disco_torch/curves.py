@@ -1,4 +1,4 @@
-"""Whole lives of `disco-torch`, for learning curves: its trainer and its rollouts, as its README tells to use them.
+"""Training runs of `disco-torch`, for learning curves: its trainer and its rollouts, used as its README shows.
 
 The package brings neither an agent nor Catch. The agent is this project's network, which is the original's; the boards
 below do what those of the package's own example do: a board whose ball has landed shows the next ball at once, so that
