@@ -14,7 +14,8 @@ import pytest
 
 from parity.layers import REGISTRY
 from parity.layers.draw import case_inputs
-from port.evaluate.eval_loop import EvalConfig, eval_agent_config
+from port.config import eval_agent_config
+from port.evaluate.eval_loop import EvalConfig
 from port.meta_train import MetaTrainConfig
 
 CHECKOUT = os.environ.get("DISCO_RL_CHECKOUT", "")
