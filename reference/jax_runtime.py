@@ -27,8 +27,8 @@ import numpy as np  # noqa: E402
 from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
 
 from parity.compare import compare  # noqa: E402
-from parity.goldens.store import reduced  # noqa: E402
 from parity.sigma import NONE, Rounding, measure  # noqa: E402
+from parity.sketch import reduced  # noqa: E402
 from parity.tolerance import PRECISIONS, SAMPLES  # noqa: E402
 from reference import monte_carlo  # noqa: E402
 
