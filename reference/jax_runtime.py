@@ -165,8 +165,11 @@ class JaxImplementation:
         self._compiled.cache_clear()
         jax.clear_caches()
 
-    def _compile(self, layer: str, settings: str, dtype: str, wrt: tuple[str, ...], jit: bool) -> Callable[..., Any]:
-        bound = functools.partial(self.layers[layer], s=json.loads(settings))
+    def _compile(self, layer: str, settings: str, dtype: str, wrt: tuple[str, ...], jit: bool) -> Any:
+        fn, s = self.layers[layer], json.loads(settings)
+
+        def bound(inputs: Tensors) -> Tensors:
+            return fn(inputs, s)
 
         def call(inputs: Tensors, cotangents: Tensors) -> tuple[Tensors, Tensors]:
             if not wrt:

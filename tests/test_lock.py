@@ -62,7 +62,7 @@ def test_the_lock_leaves_out_the_original_and_the_audited_port():
 def test_dev_brings_every_extra_that_the_lock_has():
     dev = [Requirement(line) for line in PROJECT["optional-dependencies"]["dev"]]
     own = next(requirement for requirement in dev if requirement.name == "disco-parity")
-    assert set(EXTRAS) - {"port", "original", "dev"} == own.extras  # `report` brings `port`; disco_rl is installed apart
+    assert set(EXTRAS) - {"port", "original", "dev"} == own.extras  # `report` brings `port`
 
 
 def test_checking_goldens_installs_no_framework():

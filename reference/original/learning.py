@@ -25,8 +25,15 @@ from reference.original.trees import flattened, nested, under
 
 Tensors = dict[str, jax.Array]
 Settings = dict[str, Any]
-HYPER_PARAMS = ("pi_cost", "y_cost", "z_cost", "value_cost", "aux_policy_cost")
-HYPER_PARAMS += ("target_params_coeff", "value_fn_td_lambda")
+HYPER_PARAMS = (
+    "pi_cost",
+    "y_cost",
+    "z_cost",
+    "value_cost",
+    "aux_policy_cost",
+    "target_params_coeff",
+    "value_fn_td_lambda",
+)
 
 
 def _adam_state(x: Tensors) -> optax.ScaleByAdamState:

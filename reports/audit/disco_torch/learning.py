@@ -20,7 +20,7 @@ from reports.audit.disco_torch.inputs import Settings, Tensors, below, ema, flat
 from reports.audit.disco_torch.metanet import blank, network, no_memory
 
 try:
-    from disco_torch import trainer
+    from disco_torch import trainer as trainer
 except ImportError:  # the first release has none
     trainer = None
 
@@ -234,7 +234,7 @@ def _several_learner_steps(x: Tensors, s: Settings) -> Tensors:
 def _stepped(start: Tensors, x: Tensors, s: Settings) -> tuple[Tensors, tuple[int, Tensors, Tensors]]:
     """Parameters after the trainer's step on a loss whose gradient is as given, to the last bit."""
     agent, made = UsersAgent(start), rule({**s, "P": 1, "K": 3})
-    agent.forward = lambda *unused: {}  # type: ignore[method-assign, assignment]
+    agent.forward = lambda *unused: {}  # type: ignore[method-assign]
     grads = under("grads", x)
     for name, value in agent.named_parameters():
         value.register_hook(lambda _, name=name: grads[name].clone())
