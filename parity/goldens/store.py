@@ -29,7 +29,7 @@ from parity.sigma import Rounding, decode, encode
 from parity.tolerance import RECORDED
 
 FORMAT = 4
-FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
+FIXTURES = (Path(__file__).resolve().parents[1] / "fixtures").resolve()  # a link, so that a wheel has them in `parity`
 
 
 def digest(array: np.ndarray) -> str:
