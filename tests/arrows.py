@@ -4,6 +4,7 @@ It takes sources as a dict from module to text, so that a test can plant an arro
 """
 
 import ast
+import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
@@ -125,7 +126,7 @@ def _after_m(nodes: Sequence[ast.expr]) -> list[ast.expr]:
     """What follows "-m" in the arguments of a command."""
     return [
         after
-        for before, after in zip(nodes, nodes[1:], strict=False)
+        for before, after in itertools.pairwise(nodes)
         if isinstance(before, ast.Constant) and before.value == "-m"
     ]
 

@@ -41,7 +41,15 @@ def names():
     import rlax
     from disco_rl import types, utils
 
-    namespace = dict(collections=collections, jax=jax, jnp=jnp, np=np, rlax=rlax, types=types, utils=utils)
+    namespace = {
+        "collections": collections,
+        "jax": jax,
+        "jnp": jnp,
+        "np": np,
+        "rlax": rlax,
+        "types": types,
+        "utils": utils,
+    }
     for holding in ("class SimpleReplayBuffer", "def accumulate_rewards"):
         exec(cell(holding), namespace)
     return namespace

@@ -83,7 +83,12 @@ def target_average(x: Tensors, s: Settings) -> Tensors:
             meta_params=None,
             params=nested("online", x),
             state=None,
-            meta_state=dict(target_params=nested("target", x), rnn_state=None, adv_ema_state=None, td_ema_state=None),
+            meta_state={
+                "target_params": nested("target", x),
+                "rnn_state": None,
+                "adv_ema_state": None,
+                "td_ema_state": None,
+            },
             rollout=rollout,
             hyper_params={"target_params_coeff": s["target_params_coeff"], "value_fn_td_lambda": 0.0},
             unroll_policy_fn=lambda *_: ({"q": None}, None),

@@ -244,7 +244,7 @@ def _stepped(start: Tensors, x: Tensors, s: Settings) -> tuple[Tensors, tuple[in
     made.agent_loss_no_meta = lambda *unused: (torch.zeros(1, 1), {})
     adam = optimiser(agent, s, int(x["opt/count"]), under("opt/mu", x), under("opt/nu", x))
     one = torch.ones(1, 1)
-    given: dict[str, Any] = {name: one for name in ("observations", "actions", "rewards", "discounts")}
+    given: dict[str, Any] = dict.fromkeys(("observations", "actions", "rewards", "discounts"), one)
     given |= {"agent_out": {}, "previous_discounts": one}
     make_trainer(agent, made, adam, {}, s)._gradient_step(given)
     return dict(agent.named_parameters()), optimiser_state(adam, agent)
