@@ -296,6 +296,12 @@ def test_goldens_are_checked_where_only_the_core_is_installed():
     assert wrong.returncode == 1, wrong.stderr
 
 
+def test_a_port_without_torch_says_what_to_install():
+    done = run_without({"torch"}, CHECK, "values/retrace")
+    assert done.returncode == 2
+    assert "needs the module 'torch', not installed here. `pip install 'disco-parity[port]'` brings it." in done.stderr
+
+
 def test_goldens_are_checked_where_there_is_no_jax():
     done = run_without(JAX_STACK | {"disco_rl"}, CHECK, "values/retrace", "meta/gate", "--impl", "port")
     assert done.returncode == 0, done.stdout + done.stderr
