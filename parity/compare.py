@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from parity.goldens.store import sketch
 from parity.sigma import SMALLEST
+from parity.sketch import sketch
 from parity.tolerance import PRECISIONS, computed_in, excess, scale_of, tolerance, uninformative
 
 OF_ZEROS = "the gradient is"

@@ -1,4 +1,4 @@
-"""How the tests of parity are spread over processes: a layer's stay together, since they share programs."""
+"""`pytest parity/`: short names of options, and a layer's tests stay in one process, since they share programs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,22 @@ from typing import Any
 import pytest
 
 from parity.live.strategies import HEAVY
+from parity.plugin import OPTIONS
 
 MOST = 4  # processes; each holds JAX, torch and its programs, and the heaviest layers bound the whole
 LAYER = re.compile(r"\[(\w+/\w+)")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Gives the options their short names, which only a run of these tests has."""
+    group = parser.getgroup("disco-parity")
+    for name in OPTIONS.keys() - {"strict"}:  # pytest has one of its own
+        group.addoption(f"--{name}", dest=f"parity_{name}", **{**OPTIONS[name], "help": f"--parity-{name}"})
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Takes pytest's own `--strict` for the harness's as well."""
+    config.option.parity_strict |= bool(getattr(config.option, "strict", False))
 
 
 def layer_of(nodeid: str) -> str:

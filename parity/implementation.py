@@ -34,6 +34,13 @@ KNOWN = {
 }
 
 
+HINTS = {
+    "port": " `pip install 'disco-parity[port]'` brings it.",
+    "original": " Install the original with `make original`.",
+    "standin": " `pip install 'disco-parity[jax]'` brings it.",
+}
+
+
 class Implementation(Protocol):
     """The whole contract."""
 
@@ -65,7 +72,7 @@ def load(name: str) -> Implementation:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        hint = " Install the original with `make original`." if name == "original" else ""
+        hint = HINTS.get(name, "")
         if error.name == module_name.partition(".")[0] and name not in KNOWN:
             raise CannotRun(f"There is no module {module_name!r}, neither installed nor in {os.getcwd()}.") from None
         raise CannotRun(f"Implementation {name!r} needs the module {error.name!r}, not installed here.{hint}") from None

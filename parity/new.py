@@ -10,7 +10,7 @@ from parity.layers.spec import Layer, Spec
 HEAD = '''"""An adapter: shows your implementation of Disco to disco-parity.
 
     python -m parity check --impl {module}:implementation
-    pytest --pyargs parity --impl {module}:implementation
+    pytest --pyargs parity --parity-impl {module}:implementation
 
 Each function below is one layer: a pure function from a dict of NumPy arrays to a dict of NumPy arrays. Fill in those
 that you have, delete the rest: layers that are not here are listed as not provided. `settings` holds sizes and static

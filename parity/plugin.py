@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Callable, Generator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -31,18 +31,21 @@ NOT_PROVIDED = "does not provide"
 T = TypeVar("T")
 
 
+# By name without `--parity-`. In `pytest parity/` the name alone will do: see parity/conftest.py.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "impl": {"default": "port", "metavar": "NAME", "help": "port, original, standin or package.module:attribute"},
+    "expected": {"default": None, "metavar": "FILE", "help": "TOML file of known divergences"},
+    "precision": {"default": None, "choices": list(PRECISIONS), "help": "the tolerance to hold it to"},
+    "examples": {"type": int, "default": 0, "metavar": "N", "help": "Hypothesis examples for each layer"},
+    "strict": {"action": "store_true", "help": "layers that are not provided are failures"},
+}
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declares the harness's options."""
+    """Declares the harness's options, under names that no other plug-in has."""
     group = parser.getgroup("disco-parity", "parity of an implementation of Disco with the original")
-    group.addoption(
-        "--impl", default="port", metavar="NAME", help="port, original, standin or package.module:attribute"
-    )
-    group.addoption("--expected", default=None, metavar="FILE", help="TOML file of known divergences")
-    group.addoption("--precision", default=None, choices=list(PRECISIONS), help="the tolerance to hold it to")
-    group.addoption("--examples", type=int, default=0, metavar="N", help="Hypothesis examples for each layer")
-    # pytest has a `--strict` of its own by now; it means here as well that layers not provided are failures.
-    with contextlib.suppress(ValueError):
-        group.addoption("--strict", action="store_true", help="layers that are not provided are failures")
+    for name, about in OPTIONS.items():
+        group.addoption(f"--parity-{name}", dest=f"parity_{name}", **about)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -62,7 +65,7 @@ def _or_exit(make: Callable[[], T]) -> T:
 @pytest.fixture(scope="session")
 def implementation(request: pytest.FixtureRequest) -> Implementation:
     """The implementation under test."""
-    return _or_exit(lambda: load(request.config.getoption("--impl")))
+    return _or_exit(lambda: load(request.config.getoption("--parity-impl")))
 
 
 NO_REFERENCE = "has no live reference"
@@ -71,7 +74,7 @@ NO_REFERENCE = "has no live reference"
 @pytest.fixture(scope="session")
 def reference(request: pytest.FixtureRequest, implementation: Implementation) -> Implementation:
     """What speaks live: the original where it is installed, else the stand-in."""
-    end = pytest.fail if request.config.getoption("--strict") else pytest.skip
+    end = pytest.fail if request.config.getoption("--parity-strict") else pytest.skip
     try:
         speaking = _or_exit(live_reference)
     except NoLiveReference as error:
@@ -100,7 +103,7 @@ def _opened_store() -> Store:
 @pytest.fixture(scope="session")
 def divergences(request: pytest.FixtureRequest) -> list[expected.Divergence]:
     """The known divergences."""
-    return _or_exit(lambda: expected.load(request.config.getoption("--expected")))
+    return _or_exit(lambda: expected.load(request.config.getoption("--parity-expected")))
 
 
 def is_ours(item: pytest.Item) -> bool:
@@ -113,7 +116,7 @@ def pytest_report_collectionfinish(config: pytest.Config, items: Sequence[pytest
     if not any(is_ours(item) for item in items):
         return []
     store = _or_exit(_opened_store)
-    implementation = _or_exit(lambda: load(config.getoption("--impl")))
+    implementation = _or_exit(lambda: load(config.getoption("--parity-impl")))
     try:
         disco103()
         weights = "Disco103 (sha256 verified), and seeded ones"
@@ -132,20 +135,27 @@ def live_line() -> str:
     return f"{speaking.name} ({speaking.description})"
 
 
-def allowed_skips() -> dict[str, str]:
-    """Patterns of test names that may be skipped in CI, each with its reason."""
-    return {entry["test"]: entry["reason"] for entry in tomllib.loads(ALLOWED_SKIPS.read_text())["skip"]}
+def fail_unless_allowed(report: pytest.TestReport, name: str, allowed: Path) -> None:
+    """Turns a skip into a failure, in CI, unless a file has a reason for it.
+
+    Args:
+        report: of the test.
+        name: of the test.
+        allowed: TOML with tables [[skip]]: `says`, part of what the skip says, or `test`, a pattern of names; `reason`.
+    """
+    if not report.skipped or hasattr(report, "wasxfail") or not os.environ.get("CI"):
+        return
+    said = str(report.longrepr)
+    entries = tomllib.loads(allowed.read_text(encoding="utf-8"))["skip"]
+    if not any(entry["says"] in said if "says" in entry else fnmatchcase(name, entry["test"]) for entry in entries):
+        report.outcome = "failed"
+        report.longrepr = f"{name} was skipped in CI, which {allowed.name} does not allow: {said}"
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Turns a skip that is not on the list into a failure, in CI."""
     report = yield
-    if report.skipped and is_ours(item) and os.environ.get("CI"):
-        reason = str(report.longrepr)
-        is_named = any(part in reason for part in (NOT_PROVIDED, NO_REFERENCE))
-        is_allowed = is_named or any(fnmatchcase(item.name, pattern) for pattern in allowed_skips())
-        if not is_allowed:
-            report.outcome = "failed"
-            report.longrepr = f"{item.name} was skipped in CI, which {ALLOWED_SKIPS.name} does not allow: {reason}"
+    if is_ours(item):
+        fail_unless_allowed(report, item.name, ALLOWED_SKIPS)
     return report

@@ -44,19 +44,19 @@ def test_golden(
     case: str,
 ) -> None:
     if layer not in implementation.layers:
-        end = pytest.fail if request.config.getoption("--strict") else pytest.skip
+        end = pytest.fail if request.config.getoption("--parity-strict") else pytest.skip
         end(f"{implementation.name} {NOT_PROVIDED} {layer}")
     try:
         golden = load(store, layer, case)
     except WeightsMissing as reason:
         pytest.skip(str(reason))
-    precisions = asked_precisions(request.config.getoption("--precision"))
+    precisions = asked_precisions(request.config.getoption("--parity-precision"))
     assert planted_error_is_found(golden, precisions), "a planted error passes for equal: this proves nothing"
     judge = Judge(implementation, precisions)
     rows = list(judge.rows(golden))
     different = [row.sentence() for row in unexpected(rows, divergences)]
     assert not different, f"{len(different)} of {len(rows)} differ:\n" + "\n".join(different[:12])
-    if judge.without_gradients and not request.config.getoption("--strict"):
+    if judge.without_gradients and not request.config.getoption("--parity-strict"):
         return
     assert len(rows) == rows_expected(golden, precisions), "not everything that was recorded was compared"
 

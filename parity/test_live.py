@@ -28,12 +28,12 @@ REPRO_FOLDER = Path("reports/out/repro")
 
 def _provided(request: pytest.FixtureRequest, implementation: Implementation, layer: str) -> None:
     if layer not in implementation.layers:
-        end = pytest.fail if request.config.getoption("--strict") else pytest.skip
+        end = pytest.fail if request.config.getoption("--parity-strict") else pytest.skip
         end(f"{implementation.name} {NOT_PROVIDED} {layer}")
 
 
 def _settings(request: pytest.FixtureRequest, layer: str) -> hypothesis.settings:
-    asked = request.config.getoption("--examples")
+    asked = request.config.getoption("--parity-examples")
     is_random = request.config.getoption("--hypothesis-seed") is not None or not os.environ.get("CI")
     return hypothesis.settings(
         max_examples=asked or (EXAMPLES_OF_HEAVY if layer in HEAVY else EXAMPLES),
@@ -57,11 +57,13 @@ def test_live(
     _provided(request, implementation, layer)
     entry = REGISTRY[layer]
     known = [d for d in divergences if d.layer == layer]
-    precisions = asked_precisions(request.config.getoption("--precision"))
+    precisions = asked_precisions(request.config.getoption("--parity-precision"))
     found: list[tuple[Sample, Row]] = []
 
     @_settings(request, layer)
-    @hypothesis.given(samples(entry, SIZES_WHEN_DEEP if request.config.getoption("--examples") >= DEEP else None))
+    @hypothesis.given(
+        samples(entry, SIZES_WHEN_DEEP if request.config.getoption("--parity-examples") >= DEEP else None)
+    )
     def equivalent(sample: Sample) -> None:
         rows = compare_live(reference, implementation, entry, sample, precisions)
         hypothesis.target(worst_ratio([row for row in rows if row.equal]), label="error over tolerance")
@@ -74,7 +76,7 @@ def test_live(
         equivalent()
     except BaseException as error:
         if found:
-            name = request.config.getoption("--impl")
+            name = request.config.getoption("--parity-impl")
             path = _repro(name, reference, implementation, layer, precisions, *found[0])
             error.add_note(f"{path} shows it on the smallest input that was found.")
         raise

@@ -60,7 +60,7 @@ def test_five_meta_updates_stay_together(
 ) -> None:
     for layer in (OUTER, UPDATE):
         if layer not in implementation.layers:
-            end = pytest.fail if request.config.getoption("--strict") else pytest.skip
+            end = pytest.fail if request.config.getoption("--parity-strict") else pytest.skip
             end(f"{implementation.name} {NOT_PROVIDED} {layer}")
     ref, got = Population(reference), Population(implementation)
     start, bits = ref.meta_params, [NONE, *[PRECISIONS["float64"]] * SAMPLES]

@@ -23,8 +23,8 @@ from port.config import (
     rule_config,
 )
 from port.input_option import InputOption, TransformConfig, disco_input_option
-from port.network import MlpNetwork, ModuleNetwork, Network, WithHeads
-from port.networks.init import init_agent_params, init_meta_params
+from port.network import MlpNetwork, ModuleNetwork, Network, WithHeads, init_agent_params
+from port.networks.init import init_meta_params
 from port.train import CatchWorld, GymWorld, Report, Step, StepFunctions, TrainConfig, Trainer, World, load_rule
 from port.types import (
     ActorCriticState,

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from port import bundled, weights
-from port.config import AgentConfig, get_settings_actor_critic, get_settings_disco
-from port.evaluate import eval_loop
+from port.config import AgentConfig, eval_agent_config, get_settings_actor_critic, get_settings_disco
 
 # By the part of the configuration that they belong to.
 SIZES: dict[str, dict[str, Any]] = {
@@ -86,7 +85,7 @@ def agent_config(
         config_file: JSON with sizes; if None, the one beside the weights, if there.
         sizes: by name.
     """
-    config = eval_loop.eval_agent_config(get_settings_disco() if rule == "disco" else get_settings_actor_critic())
+    config = eval_agent_config(get_settings_disco() if rule == "disco" else get_settings_actor_critic())
     beside = weights_file.with_suffix(".json") if weights_file else None
     file = config_file or (beside if beside and beside.is_file() else None)
     every = {**(read_config(file) if file else {}), **sizes}

@@ -6,7 +6,7 @@ An agent's rule is chosen by the type of `AgentConfig.rule`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from math import inf, isfinite
 from numbers import Integral, Real
 from typing import Any, TypeAlias
@@ -306,3 +306,8 @@ def get_settings_actor_critic() -> AgentConfig:
         rule=ActorCriticConfig(categorical_value=True, nonlinear_value_transform=True),
         net=AgentNetConfig(dense=(64, 32, 32), head_mlp_hiddens=(64,), lstm_size=64),
     )
+
+
+def eval_agent_config(config: AgentConfig | None = None) -> AgentConfig:
+    """An agent as the original's notebook sets it up, whatever its rule: network and learning rate."""
+    return replace(config or AgentConfig(), learning_rate=1e-2, net=AgentNetConfig())

@@ -47,6 +47,32 @@ class Network(Protocol):
         ...
 
 
+def shapes_of_agent(config: AgentConfig, obs_spec: ObsSpec, num_actions: int) -> Shapes:
+    """Shapes of the agent's parameters for an environment."""
+    features = param_names.observation_size(obs_spec)
+    return param_names.agent_shapes(config.net, features, num_actions, update_rules.make(config).heads(num_actions))
+
+
+def init_agent_params(
+    config: AgentConfig, obs_spec: ObsSpec, num_actions: int, generator: torch.Generator, dtype: torch.dtype
+) -> Params:
+    """Fresh parameters of an agent.
+
+    Args:
+        config: of the agent.
+        obs_spec: shape of one observation, or a dict of shapes.
+        num_actions: A.
+        generator: source of noise; parameters live on its device.
+        dtype: of the parameters.
+
+    Returns:
+        Parameters by our names.
+    """
+    shapes = shapes_of_agent(config, obs_spec, num_actions)
+    stds = init.agent_stds(config, shapes)
+    return init.params_from_noise(init.draw_noise(stds, shapes, generator, dtype), shapes, stds)
+
+
 @dataclass(frozen=True)
 class MlpNetwork:
     """The original's network: an MLP on the flattened observation, heads, and an action model if the rule asks for one.
@@ -62,11 +88,11 @@ class MlpNetwork:
     @cached_property
     def shapes(self) -> Shapes:
         """Shapes of the parameters by name."""
-        return init.shapes_of_agent(self.config, self.obs_spec, self.num_actions)
+        return shapes_of_agent(self.config, self.obs_spec, self.num_actions)
 
     def init(self, generator: torch.Generator, dtype: torch.dtype) -> Params:
         """Fresh parameters with Haiku's distributions."""
-        return init.init_agent_params(self.config, self.obs_spec, self.num_actions, generator, dtype)
+        return init_agent_params(self.config, self.obs_spec, self.num_actions, generator, dtype)
 
     def step(self, params: Params, observations: Observations) -> Outputs:
         """All heads for observations [B, ...]."""

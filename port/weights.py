@@ -16,7 +16,8 @@ from torch import Tensor
 
 from port import update_rules
 from port.config import AgentConfig, MetaNetConfig
-from port.networks import init, param_names
+from port.network import shapes_of_agent
+from port.networks import param_names
 from port.networks.param_names import ObsSpec, Shapes
 from port.types import Params
 
@@ -158,7 +159,7 @@ def load_agent_params(
     Returns:
         Parameters by our names.
     """
-    shapes = init.shapes_of_agent(config, obs_spec, num_actions)
+    shapes = shapes_of_agent(config, obs_spec, num_actions)
     return _to_ours(_read(source), _agent_names(config), shapes, dtype, device)
 
 

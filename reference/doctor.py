@@ -114,7 +114,7 @@ def read_fixtures(folder: pathlib.Path) -> tuple[str | None, str | None]:
 def examine(root: pathlib.Path = ROOT) -> Findings:
     """Looks at this machine; imports nothing of the original and uses no network."""
     original = identity.identify()
-    commit, fixtures_error = read_fixtures(root / "fixtures")
+    commit, fixtures_error = read_fixtures((root / "parity" / "fixtures").resolve())
     pins = read_lock(root / "requirements.lock")
     found, error = None, None
     try:

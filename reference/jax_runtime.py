@@ -27,8 +27,8 @@ import numpy as np  # noqa: E402
 from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
 
 from parity.compare import compare  # noqa: E402
-from parity.goldens.store import reduced  # noqa: E402
 from parity.sigma import NONE, Rounding, measure  # noqa: E402
+from parity.sketch import reduced  # noqa: E402
 from parity.tolerance import PRECISIONS, SAMPLES  # noqa: E402
 from reference import monte_carlo  # noqa: E402
 
@@ -165,8 +165,11 @@ class JaxImplementation:
         self._compiled.cache_clear()
         jax.clear_caches()
 
-    def _compile(self, layer: str, settings: str, dtype: str, wrt: tuple[str, ...], jit: bool) -> Callable[..., Any]:
-        bound = functools.partial(self.layers[layer], s=json.loads(settings))
+    def _compile(self, layer: str, settings: str, dtype: str, wrt: tuple[str, ...], jit: bool) -> Any:
+        fn, s = self.layers[layer], json.loads(settings)
+
+        def bound(inputs: Tensors) -> Tensors:
+            return fn(inputs, s)
 
         def call(inputs: Tensors, cotangents: Tensors) -> tuple[Tensors, Tensors]:
             if not wrt:

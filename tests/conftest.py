@@ -1,16 +1,13 @@
 """In CI a test may be skipped only for a reason that is on the list."""
 
 import os
-import tomllib
 from pathlib import Path
 
 import pytest
 
+from parity.plugin import fail_unless_allowed
+
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.toml")
-
-
-def is_allowed(reason):
-    return any(entry["says"] in reason for entry in tomllib.loads(ALLOWED_SKIPS.read_text())["skip"])
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -22,10 +19,6 @@ def pytest_xdist_auto_num_workers():
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
     report = yield
-    is_here = ALLOWED_SKIPS.parent in item.path.parents
-    if report.skipped and not hasattr(report, "wasxfail") and is_here and os.environ.get("CI"):
-        reason = str(report.longrepr)
-        if not is_allowed(reason):
-            report.outcome = "failed"
-            report.longrepr = f"{item.name} was skipped in CI, which {ALLOWED_SKIPS.name} does not allow: {reason}"
+    if ALLOWED_SKIPS.parent in item.path.parents:
+        fail_unless_allowed(report, item.name, ALLOWED_SKIPS)
     return report

@@ -1,157 +1,309 @@
-"""Who imports whom, as design.md draws it: read from the sources, and tried where the rest is not there."""
+"""Who uses whom, as design.md draws it: read from the sources, and tried where the rest is not there."""
 
-import ast
-import pathlib
+import importlib.metadata
 import subprocess
 import sys
+import tomllib
 
 import pytest
+from packaging.requirements import Requirement
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+from tests import arrows
+from tests.helpers import ROOT, run_without
+
+FOLDERS = ("port", "parity", "reference", "reports")
 JAX_STACK = {"chex", "distrax", "haiku", "jax", "jaxlib", "jmp", "optax", "rlax"}
 STDLIB = set(sys.stdlib_module_names)
 
+# Which folder may use which. By name: where an import statement would not do, since the other may be absent.
+MAY = {
+    "port": set(),
+    "parity": {"fixtures"},
+    "reference": {"fixtures", "parity"},
+    "reports": {"fixtures", "parity", "port"},
+}
+MAY_BY_NAME = {"reports": {"reference"}}
+EXCEPTIONS = {
+    ("parity.implementation", "port.adapter"): "an implementation, by name: KNOWN",
+    ("parity.implementation", "reference.original"): "an implementation, by name: KNOWN",
+    ("parity.implementation", "reference.standin"): "an implementation, by name: KNOWN",
+    ("parity.implementation", "reports.audit.disco_torch"): "an implementation, by name: KNOWN",
+    ("parity.mutants", "port"): "the folder of the catalogue, which is data",
+    ("parity.mutants", "port.adapter"): "the implementation that the catalogue is about",
+    ("parity.__main__", "reports"): "reports/out, where every command writes unless told otherwise",
+    ("parity.test_live", "reports"): "reports/out, where every command writes unless told otherwise",
+}
+
+# Lowest first: a room uses those of lower levels only. `.` is what the folder itself gives.
+LEVELS = {
+    "port": (
+        "ops storage trees types",
+        "distributed environments fast optimizers",
+        "input_transforms moving_average",
+        "input_option",
+        "config",
+        "networks",
+        "rollout_checks value_fns",
+        "replay update_rules",
+        "network",
+        "agent weights",
+        "bundled",
+        "agent_flags",
+        "evaluate",
+        "meta_train train",
+        ".",
+        "adapter examples",
+    ),
+    "parity": (
+        ". errors files layers tolerance weights",
+        "implementation new sigma sketch",
+        "compare",
+        "goldens",
+        "live trace",
+        "mutants",
+        "runs",
+        "plugin",
+        "__main__ conftest test_goldens test_live test_meta_updates",
+    ),
+    "reference": (
+        ". identity monte_carlo weights",
+        "doctor install jax_runtime",
+        "devices",
+        "original standin",
+        "record",
+        "__main__",
+    ),
+    "reports": (
+        ". browser meta_speed page",
+        "audit bugs catch_curves lockstep meta_gradients parity screenshot",
+        "speed",
+        "__main__",
+    ),
+}
+
+# Packages of others: what `port` and `parity` may import, where, and what `reference` may not.
 ALLOWED = {
-    "port": STDLIB | {"numpy", "port", "torch"},
-    "parity": STDLIB | {"hypothesis", "numpy", "parity", "pytest", "rich", "safetensors", "xdist"},
+    "port": STDLIB | {"numpy", "torch"},
+    "parity": STDLIB | {"hypothesis", "numpy", "pytest", "rich", "safetensors", "xdist"},
 }
 # The commands of the port may show progress, draw and keep files, inside functions: the library is imported without.
-COMMANDS = ("port/evaluate/__main__.py", "port/meta_train/", "port/train/__main__.py", "port/train/")
-ALLOWED_IN_COMMANDS = {"gymnasium", "matplotlib", "rich", "safetensors"}
-FORBIDDEN = {
-    "port": JAX_STACK | {"disco_rl", "parity", "reference", "reports", "tests"},
-    "parity": JAX_STACK | {"disco_rl", "port", "reports", "tests", "torch"},
-    "reference": {"port", "reports", "tests", "torch"},
-    "reports": {"tests"},
+IN_COMMANDS = {"gymnasium", "matplotlib", "rich", "safetensors"}
+ALLOWED_WITHIN = {
+    "port.evaluate.__main__": IN_COMMANDS,
+    "port.meta_train": IN_COMMANDS,
+    "port.train": IN_COMMANDS,
+    "parity.weights": {"pooch"},
+    "parity.runs": {"dask", "distributed"},
 }
+FORBIDDEN = {"reference": {"torch"}}
 
 
-def imported(source: str) -> set[str]:
-    """Returns the top-level packages that a module's text imports, wherever in it."""
-    names = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            names.add((node.module or "").split(".")[0])
-    return names
+@pytest.fixture(scope="module")
+def sources():
+    return {name: text for folder in FOLDERS for name, text in arrows.read_sources(ROOT, folder).items()}
 
 
-def sources(folder: str) -> list[pathlib.Path]:
-    """Returns the Python files of a folder that its arrows bind."""
-    files = sorted((ROOT / folder).rglob("*.py"))
-    return [path for path in files if "out" not in path.parts]
-
-
-def offences(folder: str) -> dict[str, set[str]]:
-    """Returns the imports that a folder may not have, by file."""
+def offences(sources):
+    """Arrows from folder to folder that are not drawn, by module."""
+    by_import = arrows.graph(sources, by_name=False)
     found = {}
-    for path in sources(folder):
-        file, names = path.relative_to(ROOT).as_posix(), imported(path.read_text(encoding="utf-8"))
-        if file.startswith(COMMANDS):
-            names -= ALLOWED_IN_COMMANDS
-        wrong = names & FORBIDDEN[folder] | (names - ALLOWED[folder] if folder in ALLOWED else set())
-        if wrong:
-            found[file] = wrong
+    for module, uses in arrows.graph(sources).items():
+        folder = module.partition(".")[0]
+        across = {used for used in uses if used.partition(".")[0] in set(arrows.FOLDERS) - {folder}}
+        named = {used for used in across - by_import[module] if (module, used) not in EXCEPTIONS}
+        wrong = {used for used in named if used.partition(".")[0] not in MAY[folder] | MAY_BY_NAME.get(folder, set())}
+        wrong |= {used for used in across & by_import[module] if used.partition(".")[0] not in MAY[folder]}
+        found |= {module: wrong} if wrong else {}
     return found
 
 
-@pytest.mark.parametrize("folder", FORBIDDEN)
-def test_imports_follow_the_arrows(folder):
-    assert offences(folder) == {}
+def strangers(sources):
+    """Packages of others that a module may not import."""
+    found = {}
+    for module, uses in arrows.graph(sources).items():
+        folder, names = module.partition(".")[0], {used.partition(".")[0] for used in uses} - set(arrows.FOLDERS)
+        for within, also in ALLOWED_WITHIN.items():
+            names -= also if f"{module}.".startswith(f"{within}.") else set()
+        wrong = names & FORBIDDEN.get(folder, set()) | (names - ALLOWED[folder] if folder in ALLOWED else set())
+        found |= {module: wrong} if wrong else {}
+    return found
 
 
-@pytest.mark.parametrize("folder", ["parity", "port", "reference"])
-def test_there_is_something_to_check(folder):
-    assert len(sources(folder)) >= 5
+def levels_broken(sources, folder):
+    return arrows.upward(arrows.between_rooms(arrows.graph(sources), folder), LEVELS[folder])
 
 
-def test_imports_are_seen_wherever_they_stand():
-    text = """
-import jax.numpy as jnp
-def f():
-    from torch import nn
-    from . import x
-try:
-    import port
-except ImportError:
-    pass
-"""
-    assert imported(text) == {"jax", "torch", "port"}
+def test_folders_use_only_those_that_they_may(sources):
+    assert offences(sources) == {}
+
+
+def test_every_exception_is_needed(sources):
+    uses = arrows.graph(sources)
+    assert [arrow for arrow in EXCEPTIONS if arrow[1] not in uses.get(arrow[0], ())] == []
+
+
+def test_packages_of_others_stay_where_they_belong(sources):
+    assert strangers(sources) == {}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_rooms_use_lower_rooms_only(folder, sources):
+    assert levels_broken(sources, folder) == {}
+    assert len([name for name in sources if name.startswith(f"{folder}.")]) >= 20
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_there_is_no_cycle_between_rooms(folder, sources):
+    assert arrows.cycles(arrows.between_rooms(arrows.graph(sources), folder)) == []
+
+
+def test_there_is_no_cycle_between_modules(sources):
+    assert arrows.cycles(arrows.graph(sources, by_name=False)) == []
+
+
+PLANTED = {
+    "an_import": ("parity", "import port.agent", "port.agent"),
+    "an_import_in_a_function": ("parity", "def f():\n    from port import agent", "port.agent"),
+    "a_relative_import": ("parity", "from ..port import agent", "port.agent"),
+    "an_import_by_name": ("parity", "importlib.import_module('reference.identity')", "reference.identity"),
+    "a_name_made_up": ("parity", "importlib.import_module(f'reference.{name}')", "reference"),
+    "an_entry_point": ("parity", "X = 'reports.audit.bench:rows'", "reports.audit.bench"),
+    "a_command": ("parity", "run([sys.executable, '-m', 'reference', 'record'])", "reference"),
+    "a_command_s_module": ("parity", "run(['-m', 'reports.speed'])", "reports.speed"),
+    "a_folder": ("parity", "ROOT / 'port' / 'agent.py'", "port"),
+    "a_folder_joined": ("port", "ROOT.joinpath('fixtures', 'weights')", "fixtures"),
+    "a_path": ("port", "OUT = Path('reports/out/train')", "reports"),
+    "a_path_made_up": ("port", "Path(f'fixtures/{name}')", "fixtures"),
+    "a_source_text": ("parity", "open('port/agent.py')", "port.agent"),
+    "not_by_name_alone": ("reports", "from reference import identity", "reference.identity"),
+    "the_tests": ("reports", "from tests import toy", "tests.toy"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_arrow_is_seen(name, sources):
+    folder, text, used = PLANTED[name]
+    assert offences({**sources, f"{folder}.planted": text}) == {f"{folder}.planted": {used}}
+
+
+def test_words_of_a_message_are_no_arrow(sources):
+    text = '"""See `port.agent`."""\nprint("reports.speed: no such file")\nX = "Run python -m reports.speed."'
+    assert offences({**sources, "parity.planted": text}) == {}
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "wrong"),
+    [
+        ("port.networks.planted", "from port import agent", {"port.networks": {"port.agent"}}),
+        ("port.planted", "", {"port.planted": {"no level"}}),
+        ("port.train.planted", "import_module('port.meta_train.run')", {"port.train": {"port.meta_train"}}),
+        ("port.agent", "from port import adapter", {"port.agent": {"port.adapter"}}),
+    ],
+    ids=["upward", "no_level", "sideways_by_name", "the_adapter"],
+)
+def test_a_planted_use_of_a_higher_room_is_seen(module, text, wrong, sources):
+    assert levels_broken({**sources, module: text}, "port") == wrong
+
+
+def test_a_level_for_a_room_that_is_gone_is_seen(sources):
+    kept = {name: text for name, text in sources.items() if name != "port.replay"}
+    assert "replay" in levels_broken(kept, "port")
+
+
+def test_a_planted_cycle_is_seen(sources):
+    planted = {"port.ops": "from port.networks import nets", "port.networks.nets": "from port import ops"}
+    found = arrows.cycles(arrows.between_rooms(arrows.graph({**sources, **planted}), "port"))
+    assert len(found) == 1 and {"port.ops", "port.networks"} <= found[0]
+    assert ["port.networks.nets" in found for found in arrows.cycles(arrows.graph({**sources, **planted}))] == [True]
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "name"),
+    [
+        ("port.ops", "def f():\n    import jax.numpy as jnp", "jax"),
+        ("port.ops", "from rich import print", "rich"),
+        ("parity.files", "importlib.import_module('torch')", "torch"),
+        ("reference.devices", "try:\n    from torch import nn\nexcept ImportError:\n    pass", "torch"),
+    ],
+)
+def test_a_planted_stranger_is_seen(module, text, name, sources):
+    assert strangers({**sources, module: text}) == {module: {name}}
 
 
 LOAD_ALL = """
-import importlib, pathlib, sys
-package, blocked = sys.argv[1], set(sys.argv[2].split(","))
-
-class Block:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in blocked:
-            raise ModuleNotFoundError(f"No module named {name!r} (blocked)", name=name)
-
-sys.meta_path.insert(0, Block())
-root = pathlib.Path(package)
+import importlib, pathlib
 count = 0
-for path in sorted(root.rglob("*.py")):
+for path in sorted(pathlib.Path(sys.argv[1]).rglob("*.py")):
     if path.name.startswith(("test_", "conftest", "__main__")):
         continue
-    if sys.argv[3:] and path.stem not in sys.argv[3:]:
+    if sys.argv[2:] and path.stem not in sys.argv[2:]:
         continue
     parts = path.with_suffix("").parts
     importlib.import_module(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
     count += 1
-assert not blocked & {name.split(".")[0] for name in sys.modules}
 print(count)
 """
-
-
-def load_without(package: str, blocked: set[str], *only: str) -> subprocess.CompletedProcess[str]:
-    """Imports all modules of a package, or those named, in a process where some packages cannot be had."""
-    command = [sys.executable, "-c", LOAD_ALL, package, ",".join(sorted(blocked)), *only]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
 
 
 @pytest.mark.parametrize(
     ("package", "blocked", "only"),
     [
-        ("port", JAX_STACK | {"disco_rl", "parity", "reference"} | ALLOWED_IN_COMMANDS, ()),
+        ("port", JAX_STACK | {"disco_rl", "parity", "reference"} | IN_COMMANDS, ()),
         ("parity", JAX_STACK | {"disco_rl", "port", "torch"}, ()),
         ("reference", JAX_STACK | {"port", "torch"}, ("identity", "weights", "doctor", "install")),
     ],
     ids=["port_without_jax", "parity_without_jax_and_torch", "doctor_without_either"],
 )
 def test_it_loads_where_the_others_are_not_installed(package, blocked, only):
-    done = load_without(package, blocked, *only)
+    done = run_without(blocked, LOAD_ALL, package, *only)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 4
 
 
 def test_the_blocking_blocks():
-    done = load_without("port", {"torch"})
+    done = run_without({"torch"}, LOAD_ALL, "port")
     assert done.returncode == 1
     assert "No module named 'torch' (blocked)" in done.stderr
 
 
-CHECK_WITHOUT_JAX = """
-import sys
-blocked = set(sys.argv[1].split(","))
-
-class Block:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in blocked:
-            raise ModuleNotFoundError(f"No module named {name!r} (blocked)", name=name)
-
-sys.meta_path.insert(0, Block())
+CHECK = """
 from parity.__main__ import main
-code = main(["check", "values/retrace", "meta/gate", "--impl", sys.argv[2]])
-assert not blocked & {name.split(".")[0] for name in sys.modules}
-raise SystemExit(code)
+code = main(["check", *sys.argv[1:]])
 """
 
 
+def extras_alone():
+    """Top-level names of all packages that are installed and are not needed by the core, nor by what it needs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed, ahead = {"disco-parity"}, project["dependencies"]
+    while ahead:
+        lines = [line for line in map(Requirement, ahead) if not line.marker or line.marker.evaluate({"extra": ""})]
+        new = {line.name for line in lines} - needed
+        needed |= new
+        ahead = [line for name in new for line in importlib.metadata.requires(name) or ()]
+    tops = importlib.metadata.packages_distributions()
+    normal = {name.lower().replace("_", "-") for name in needed}
+    return {top for top, names in tops.items() if not normal & {name.lower().replace("_", "-") for name in names}}
+
+
+def test_goldens_are_checked_where_only_the_core_is_installed():
+    blocked = extras_alone() - set(arrows.FOLDERS)
+    assert {"jax", "jinja2", "matplotlib", "pandas", "scipy", "statsmodels", "torch"} <= blocked
+    done = run_without(blocked, CHECK, "values/retrace", "--impl", "tests.toy:right")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 different" in done.stdout
+    wrong = run_without(blocked, CHECK, "values/retrace", "--impl", "tests.toy:implementation")
+    assert wrong.returncode == 1, wrong.stderr
+
+
+def test_a_port_without_torch_says_what_to_install():
+    done = run_without({"torch"}, CHECK, "values/retrace")
+    assert done.returncode == 2
+    assert "needs the module 'torch', not installed here. `pip install 'disco-parity[port]'` brings it." in done.stderr
+
+
 def test_goldens_are_checked_where_there_is_no_jax():
-    command = [sys.executable, "-c", CHECK_WITHOUT_JAX, ",".join(sorted(JAX_STACK | {"disco_rl"})), "port"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    done = run_without(JAX_STACK | {"disco_rl"}, CHECK, "values/retrace", "meta/gate", "--impl", "port")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 different" in done.stdout
 

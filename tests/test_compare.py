@@ -8,8 +8,8 @@ import pytest
 from parity.compare import NUM_BINS, Row, compare
 from parity.goldens import check
 from parity.goldens.check import Judge, kinds_judged, planted_error_is_found, rows_expected
-from parity.goldens.store import sketch
 from parity.sigma import Rounding
+from parity.sketch import sketch
 from parity.tolerance import PRECISIONS, RECORDED, C, K, computed_in
 from tests import made
 

@@ -18,7 +18,7 @@ from parity.runs import curves, life_runner
 from parity.runs.curves import Curve, Recorded, Setting, file_name, from_csv, to_csv
 from parity.runs.life_runner import Life, Progress, Told, Work
 from port.adapter import curves as port_curves
-from port.config import get_settings_disco
+from port.config import eval_agent_config, get_settings_disco
 from port.evaluate import __main__, eval_loop
 from reference.__main__ import main as reference_main
 from reference.record import curves as recorder
@@ -277,7 +277,7 @@ def test_mistakes_are_planted_in_the_port_only():
 
 def test_the_ports_agents_are_those_of_its_own_evaluation():
     every = curves.settings()
-    assert port_curves.agent_config(every["disco103"]) == eval_loop.eval_agent_config(get_settings_disco())
+    assert port_curves.agent_config(every["disco103"]) == eval_agent_config(get_settings_disco())
     in_the_box = __main__.task_of(__main__.parser().parse_args([]))
     assert port_curves.agent_config(every["embedded"]) == in_the_box.agent
     assert eval_loop.EvalConfig(**every["embedded"].loop) == in_the_box.loop

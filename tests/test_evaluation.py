@@ -15,6 +15,7 @@ from port.config import (
     DiscoConfig,
     MetaNetConfig,
     MetaRnnConfig,
+    eval_agent_config,
     get_settings_actor_critic,
 )
 from port.environments import Catch
@@ -24,7 +25,6 @@ from port.evaluate.eval_loop import (
     EvalConfig,
     accumulate_returns,
     catch_rate,
-    eval_agent_config,
     evaluate,
 )
 from port.networks import agent_net

@@ -9,21 +9,21 @@ import pytest
 
 pytest.importorskip("jax", reason="JAX is not installed; `pip install 'disco-parity[jax]'` brings it")
 
-import jax.numpy as jnp  # noqa: E402
+import jax.numpy as jnp
 
-from parity.goldens.check import kinds_judged, planted_error_is_found  # noqa: E402
-from parity.goldens.store import describe  # noqa: E402
-from parity.implementation import load  # noqa: E402
-from parity.layers import REGISTRY  # noqa: E402
-from parity.layers.draw import case_inputs  # noqa: E402
-from parity.sigma import CARRIED, NONE, Rounding  # noqa: E402
-from parity.tolerance import RECORDED, Uninformative  # noqa: E402
-from reference import monte_carlo  # noqa: E402
-from reference.jax_runtime import InterpreterError, JaxImplementation  # noqa: E402
-from reference.monte_carlo.primitives import ROUNDED  # noqa: E402
-from reference.record import calibrate  # noqa: E402
-from reference.record.case import AT_FULL_SIZE, check_informative, record, silent  # noqa: E402
-from tests import made  # noqa: E402
+from parity.goldens.check import kinds_judged, planted_error_is_found
+from parity.goldens.store import describe
+from parity.implementation import load
+from parity.layers import REGISTRY
+from parity.layers.draw import case_inputs
+from parity.sigma import CARRIED, NONE, Rounding
+from parity.tolerance import RECORDED, Uninformative
+from reference import monte_carlo
+from reference.jax_runtime import InterpreterError, JaxImplementation
+from reference.monte_carlo.primitives import ROUNDED
+from reference.record import calibrate
+from reference.record.case import AT_FULL_SIZE, check_informative, record, silent
+from tests import made
 
 NAME = "ops/signed_hyperbolic"
 LAYER = REGISTRY[NAME]

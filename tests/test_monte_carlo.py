@@ -16,14 +16,13 @@ import pytest
 
 pytest.importorskip("jax", reason="JAX is not installed; `pip install 'disco-parity[jax]'` brings it")
 
-from reference.jax_runtime import QUICK, is_known, precision  # noqa: E402 - sets JAX's flags before it is imported
+import jax
+import jax.numpy as jnp
+from jax import lax
 
-import jax  # noqa: E402 isort: skip
-import jax.numpy as jnp  # noqa: E402
-from jax import lax  # noqa: E402
-
-from parity.sigma import CARRIED  # noqa: E402
-from reference import monte_carlo as mc  # noqa: E402
+from parity.sigma import CARRIED
+from reference import monte_carlo as mc
+from reference.jax_runtime import QUICK, is_known, precision
 
 PRECISIONS = (53, 24, 11, 8)
 SAMPLES = 16

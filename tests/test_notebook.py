@@ -14,7 +14,8 @@ import pytest
 
 from parity.layers import REGISTRY
 from parity.layers.draw import case_inputs
-from port.evaluate.eval_loop import EvalConfig, eval_agent_config
+from port.config import eval_agent_config
+from port.evaluate.eval_loop import EvalConfig
 from port.meta_train import MetaTrainConfig
 
 CHECKOUT = os.environ.get("DISCO_RL_CHECKOUT", "")
@@ -40,7 +41,15 @@ def names():
     import rlax
     from disco_rl import types, utils
 
-    namespace = dict(collections=collections, jax=jax, jnp=jnp, np=np, rlax=rlax, types=types, utils=utils)
+    namespace = {
+        "collections": collections,
+        "jax": jax,
+        "jnp": jnp,
+        "np": np,
+        "rlax": rlax,
+        "types": types,
+        "utils": utils,
+    }
     for holding in ("class SimpleReplayBuffer", "def accumulate_rewards"):
         exec(cell(holding), namespace)
     return namespace

@@ -259,6 +259,6 @@ def test_in_ci_a_skip_must_be_on_the_list(reason, outcome, tmp_path):
         (tmp_path / name).write_bytes((ROOT / "tests" / name).read_bytes())
     (tmp_path / "test_one.py").write_text(SKIPS.format(reason=reason))
     command = [sys.executable, "-m", "pytest", "-p", "no:disco_parity", "-p", "no:xdist", "-q", str(tmp_path)]
-    surroundings = {**os.environ, "CI": "1", "PYTEST_ADDOPTS": ""}
+    surroundings = {**os.environ, "CI": "1", "PYTEST_ADDOPTS": "", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=surroundings, capture_output=True, text=True, check=False)
     assert outcome in done.stdout, done.stdout + done.stderr

@@ -108,7 +108,7 @@ def theirs(name, config, params, rollouts):
 def test_five_learner_steps_are_the_originals(name):
     config = CONFIGS[name]
     execution = importlib.import_module("reference.jax_runtime")
-    shapes = port.networks.init.shapes_of_agent(config, OBS, A)
+    shapes = port.network.shapes_of_agent(config, OBS, A)
     rng = np.random.default_rng(1)
     params = {key: torch.from_numpy(0.3 * rng.normal(size=shape)) for key, shape in shapes.items()}
     rollouts = [drawn(seed) for seed in range(STEPS)]

@@ -9,7 +9,6 @@ import dataclasses
 import importlib.util
 import pathlib
 import re
-import subprocess
 import sys
 
 import jax
@@ -25,8 +24,8 @@ from parity.layers import REGISTRY
 from parity.live.comparison import WITHOUT_GRADIENTS
 from reference.jax_runtime import JaxImplementation, on_host
 from reference.standin import elementary, implementation, layers
+from tests.helpers import ROOT, run_without
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "reference" / "standin").glob("*.py"))
 UNKNOWN_TO_IT = {"disco_rl", "parity", "port", "reports", "tests", "torch"}
 MAY_IMPORT = {"distrax", "haiku", "jax", "numpy", "optax", "rlax", "reference"} | set(sys.stdlib_module_names)
@@ -130,32 +129,17 @@ def test_an_import_of_the_original_would_be_seen():
     assert len(SOURCES) >= 7
 
 
-RUN_WITHOUT = """
-import sys
-blocked = set(sys.argv[1].split(","))
-
-class Block:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in blocked:
-            raise ModuleNotFoundError(f"No module named {name!r} (blocked)", name=name)
-
-sys.meta_path.insert(0, Block())
+ENTROPY = """
 import numpy as np
 from reference.standin import implementation
 logits = np.array([[[0.0, 1.0], [2.0, 0.0]]])
 out = implementation.run("ops/entropy", {"p_logits": logits}, {}, "float64")["out"]
-assert not blocked & {name.split(".")[0] for name in sys.modules}
 print(*(float(value) for value in out.reshape(-1)))
 """
 
 
-def run_without(blocked):
-    command = [sys.executable, "-c", RUN_WITHOUT, ",".join(sorted(blocked))]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-
-
 def test_it_runs_where_the_original_the_port_and_torch_are_not_installed():
-    done = run_without(UNKNOWN_TO_IT - {"parity"})  # which measures sigma, for whoever runs layers
+    done = run_without(UNKNOWN_TO_IT - {"parity"}, ENTROPY)  # which measures sigma, for whoever runs layers
     assert done.returncode == 0, done.stderr
     probabilities = [1.0 / (1.0 + np.exp(-gap)) for gap in (1.0, 2.0)]
     expected = [-(p * np.log(p) + (1.0 - p) * np.log(1.0 - p)) for p in probabilities]
@@ -163,7 +147,7 @@ def test_it_runs_where_the_original_the_port_and_torch_are_not_installed():
 
 
 def test_the_blocking_blocks():
-    done = run_without({"rlax"})
+    done = run_without({"rlax"}, ENTROPY)
     assert done.returncode == 1
     assert "No module named 'rlax' (blocked)" in done.stderr
 

@@ -10,10 +10,11 @@ import pytest
 from parity.__main__ import main
 from parity.errors import FixtureError
 from parity.files import write_atomically
-from parity.goldens.store import FIXTURES, Store, digest, file_name, layer_bytes, manifest_bytes, sketch, tensors_of
+from parity.goldens.store import FIXTURES, Store, digest, file_name, layer_bytes, manifest_bytes, tensors_of
 from parity.layers import REGISTRY
 from parity.layers.draw import bell, case_inputs, generator
 from parity.sigma import Rounding
+from parity.sketch import sketch
 from parity.tolerance import RECORDED
 from tests import made
 
@@ -208,7 +209,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch)
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr("parity.goldens.store.os.replace", fail)
+    monkeypatch.setattr("parity.files.os.replace", fail)
     with pytest.raises(OSError, match="disk full"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"

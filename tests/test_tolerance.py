@@ -38,7 +38,7 @@ def test_the_whole_rule_fits_on_a_few_pages():
 def test_every_precision_has_a_recorded_sigma_for_values():
     assert {PRECISIONS[p] for p in PRECISIONS} == set(RECORDED["value"])
     assert set(RECORDED["vjp"]) == {PRECISIONS["float64"], PRECISIONS["float32"]}
-    assert {p: computed_in(p) for p in PRECISIONS} == {p: "float32" for p in PRECISIONS} | {"float64": "float64"}
+    assert {p: computed_in(p) for p in PRECISIONS} == dict.fromkeys(PRECISIONS, "float32") | {"float64": "float64"}
 
 
 def test_the_tolerance_is_the_formula():

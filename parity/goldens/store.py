@@ -13,7 +13,7 @@ import hashlib
 import json
 import zlib
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,44 +24,18 @@ from safetensors.numpy import save as save_tensors
 
 from parity.errors import FixtureError
 from parity.files import canonical
-from parity.layers.draw import generator
 from parity.layers.spec import Arrays, Settings
 from parity.sigma import Rounding, decode, encode
 from parity.tolerance import RECORDED
 
 FORMAT = 4
-FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
-SKETCH_WIDTH = 256
-SKETCH_ABOVE = 2_048
+FIXTURES = (Path(__file__).resolve().parents[1] / "fixtures").resolve()  # a link, so that a wheel has them in `parity`
 
 
 def digest(array: np.ndarray) -> str:
     """128 bits of sha256 over dtype, shape and bytes; there are many of these, and each file has a whole one."""
     header = f"{array.dtype.str}{array.shape}".encode()
     return hashlib.sha256(header + array.tobytes()).hexdigest()[:32]
-
-
-def sketch(array: np.ndarray, width: int = SKETCH_WIDTH) -> np.ndarray:
-    """Folds a large array into 256 (or `width`) sums of its elements with random signs.
-
-    An error in any single element shows, undiminished, in one of the sums.
-    """
-    flat = np.asarray(array, np.float64).reshape(-1)
-    signs = _signs(flat.size)
-    padded = np.zeros(-(-flat.size // width) * width)
-    padded[: flat.size] = flat * signs
-    return padded.reshape(-1, width).sum(axis=0)
-
-
-@lru_cache(maxsize=64)
-def _signs(size: int) -> np.ndarray:
-    return generator("sketch", str(size)).integers(0, 2, size) * 2.0 - 1.0
-
-
-def reduced(array: np.ndarray) -> np.ndarray:
-    """What is stored and compared of an array: itself, or its sketch if it is a large float array."""
-    is_large = array.size > SKETCH_ABOVE and np.issubdtype(array.dtype, np.floating)
-    return sketch(array) if is_large else array
 
 
 def compact(array: np.ndarray) -> np.ndarray:

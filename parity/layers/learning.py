@@ -121,7 +121,7 @@ def meta_state(s: Settings) -> dict[str, Spec]:
 
 FRESH_STATE: tuple[Edit, ...] = (fresh_targets, *fresh("meta_state/adv_ema", "meta_state/td_ema"))
 TERMINALS = ("first", "middle", "last", "every")
-FULL: Settings = {**{k: v for k, v in params.FULL_SIZE.items()}, "max_abs_value": 300.0}
+FULL: Settings = {**params.FULL_SIZE, "max_abs_value": 300.0}
 
 register(
     Layer(

@@ -6,6 +6,7 @@ inputs are called, whatever an implementation calls them inside.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -59,7 +60,7 @@ def linear(name: str, fan_in: int, fan_out: int) -> Shapes:
 def mlp(name: str, sizes: Sequence[int]) -> Shapes:
     """Dense layers `name/~/linear_0`, `linear_1`, ... through the given widths, the input's first."""
     shapes: Shapes = {}
-    for i, (fan_in, fan_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
         shapes |= linear(f"{name}/~/linear_{i}", fan_in, fan_out)
     return shapes
 

@@ -15,12 +15,13 @@ from functools import lru_cache
 from parity.compare import Row
 from parity.errors import CannotRun
 from parity.goldens.check import BOTH, Judge, cast
-from parity.goldens.store import Golden, reduced
+from parity.goldens.store import Golden
 from parity.implementation import Implementation, load
 from parity.layers import REGISTRY
 from parity.layers.draw import case_cotangents, case_inputs
 from parity.layers.spec import Arrays, Case, Layer, Settings
 from parity.sigma import Rounding
+from parity.sketch import reduced
 from parity.tolerance import PRECISIONS
 
 LIVE = "live"

@@ -16,10 +16,11 @@ import numpy as np
 
 from parity.compare import compare
 from parity.goldens.check import cast
-from parity.goldens.store import Golden, reduced
+from parity.goldens.store import Golden
 from parity.implementation import Implementation
 from parity.layers.draw import draw, generator
 from parity.layers.spec import Arrays, Case, Layer, Settings, Spec
+from parity.sketch import reduced
 from parity.tolerance import PRECISIONS
 
 

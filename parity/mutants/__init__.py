@@ -36,12 +36,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "port" / "adapter" / "mutants"
 TEXTS = ("name", "layer", "explanation", "formula", "origin")
 PLACE = ("module", "old", "new")
 PORT = "port.adapter:implementation"
-SLOWER = "slower"  # no mistake of a layer: every fifth update is lost, so that the port's curve is stretched by 1.25
-EVERY_FIFTH_LOST = Edit(
-    "port.evaluate.eval_loop",
-    "if len(self.buffer) >= config.min_buffer_size:",
-    "if len(self.buffer) >= config.min_buffer_size and self._steps % 5:",
-)
+SLOWER = "slower"  # no mistake of a layer: an edit of the loop, in a file beside the catalogue
 
 
 @dataclass(frozen=True)
@@ -130,8 +125,13 @@ def edits_of(names: Iterable[str]) -> tuple[Edit, ...]:
     """The changes that mistakes of the catalogue, or `slower`, make to the port; none if none is named."""
     found: list[Edit] = []
     for name in names:
-        found += (EVERY_FIFTH_LOST,) if name == SLOWER else chosen([name])[0].edits
+        found += (_slower(),) if name == SLOWER else chosen([name])[0].edits
     return tuple(found)
+
+
+def _slower() -> Edit:
+    path = FOLDER.with_name(f"{SLOWER}.toml")
+    return _edit(tomllib.loads(path.read_text(encoding="utf-8")), path.name)
 
 
 def planted(*bugs: Bug) -> AbstractContextManager[None]:

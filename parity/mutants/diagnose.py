@@ -19,7 +19,7 @@ import numpy as np
 from parity.compare import Row
 from parity.errors import CannotRun
 from parity.goldens.check import Judge, cast, load
-from parity.goldens.store import Golden, Store, reduced
+from parity.goldens.store import Golden, Store
 from parity.implementation import Implementation
 from parity.layers.spec import Arrays, upstream
 from parity.mutants import Bug, catalogue, implementation_with
@@ -27,6 +27,7 @@ from parity.mutants.coverage import Entered, entered, is_reached, stored_cases
 from parity.mutants.diagnosis import Finding, closing_line
 from parity.mutants.patterns import patterns
 from parity.sigma import Rounding
+from parity.sketch import reduced
 from parity.tolerance import scale_of
 
 __all__ = ["Finding", "closing_line", "diagnose"]

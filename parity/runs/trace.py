@@ -12,10 +12,10 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from parity.errors import FixtureError
-from parity.goldens.store import sketch
 from parity.layers.draw import generator, jittered
 from parity.layers.spec import Arrays
 from parity.runs.spec import Life
+from parity.sketch import sketch
 
 LOGS = ("total_loss", "global_gradient_norm", "global_update_norm", "parameter_norm")
 SKETCH_WIDTH = 8  # sums of the parameters with random signs, from which drift is estimated

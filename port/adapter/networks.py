@@ -21,6 +21,7 @@ from port.adapter.inputs import (
     to_ours,
     under,
 )
+from port.network import shapes_of_agent
 from port.networks import agent_net, init, meta_nets, nets, param_names
 from port.types import LstmState
 
@@ -58,7 +59,7 @@ def _action_model(x: Tensors, s: Settings) -> Tensors:
 @layer("nets/agent_init")
 def _agent_init(x: Tensors, s: Settings) -> Tensors:
     config, table = agent(s).config, param_names.agent_names(net_config(s))
-    shapes = init.shapes_of_agent(config, tuple(s["obs"]), s["A"])
+    shapes = shapes_of_agent(config, tuple(s["obs"]), s["A"])
     made = init.params_from_noise(to_ours("noise", x, table), shapes, init.agent_stds(config, shapes))
     return to_original("params", made, table)
 

@@ -23,7 +23,7 @@ from port.evaluate import multi_seed
 from port.evaluate.eval_loop import EvalConfig
 from port.evaluate.multi_seed import Life, Task, Told
 
-DEFAULT_OUT = Path("reports/out/evaluate")
+DEFAULT_OUT = Path("runs/evaluate")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -7,7 +7,7 @@ buffer, once that is large enough.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from port.agent import Agent
-from port.config import AgentConfig, AgentNetConfig, PolicyGradientConfig
+from port.config import PolicyGradientConfig
 from port.environments import Catch
 from port.evaluate import acting
 from port.replay import ReplayBuffer
@@ -63,11 +63,6 @@ class EvalConfig:
     def min_buffer_size(self) -> int:
         """Trajectories that must be there before learning starts."""
         return self.batch_size
-
-
-def eval_agent_config(config: AgentConfig | None = None) -> AgentConfig:
-    """An agent as the original's notebook sets it up, whatever its rule: network and learning rate."""
-    return replace(config or AgentConfig(), learning_rate=1e-2, net=AgentNetConfig())
 
 
 class Randomness(Protocol):

@@ -5,7 +5,7 @@ its last agent's), then age and catch rate of each agent. One run at a time can 
 Started by torchrun, the population is spread over its processes instead of --workers; the outcome is the same.
 
 example: python -m port.meta_train --small --boards 5x5,6x6,7x7,8x8 --num-meta-updates 4000 --evaluate-every 200 \
---out reports/out/meta_train
+--out runs/meta_train
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         "python -m port.meta_train", description=text[0], epilog=f"example: {text[1]}", allow_abbrev=False
     )
-    made.add_argument("--out", type=Path, default=Path("reports/out/meta_train"), help="where everything is written")
+    made.add_argument("--out", type=Path, default=Path("runs/meta_train"), help="where everything is written")
     made.add_argument("--weights", type=Path, help="start from this .npz file, in the original's names")
     made.add_argument("--small", action="store_true", help="defaults of a small rule instead of the notebook's")
     made.add_argument("--workers", type=int, default=2, help="processes over which the population is spread")

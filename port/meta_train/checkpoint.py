@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,10 +11,10 @@ import torch
 
 from port.meta_train.config import MetaTrainConfig
 from port.networks import param_names
+from port.storage.files import ABOUT, replace_file
 from port.types import AdamState, Params
 
 FORMAT = "disco-parity meta-training 1"
-ABOUT = "about"  # one entry: safetensors writes several in any order, and a file would not be the same bits again
 REMEDY = "Restore it from a copy, or begin again with another --out."
 OUTPUTS = ("log.csv", "evaluations.csv", "last.npz", "best.npz")
 # Settings that a run may change when it continues: what was computed so far does not depend on them.
@@ -35,16 +31,6 @@ class Checkpoint(NamedTuple):
     best_score: float
     best_step: int
     weights: str = ""  # sha256 of the file that the run was started from, if any
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Writes beside the target, to the disk, and only then puts it in place."""
-    partial = path.with_name(f"{path.name}.partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 def save(path: Path, checkpoint: Checkpoint, config: MetaTrainConfig) -> None:
@@ -119,42 +105,3 @@ def check_folder(out: Path, config: MetaTrainConfig) -> None:
         check_same(old, config, path)
     elif any((out / name).exists() for name in OUTPUTS):
         raise ValueError(f"{out} holds files that no meta-training with these settings left; use another --out.")
-
-
-class CsvLog:
-    """Rows that begin with the number of a meta-update; cut back to a checkpoint when a run continues."""
-
-    def __init__(self, path: Path, first_step: int) -> None:
-        """Keeps the whole rows below `first_step`, and drops the rest."""
-        self.path = path
-        self._header: list[str] = []
-        kept = []
-        if path.is_file():
-            for i, line in enumerate(path.read_text().splitlines(keepends=True)):
-                if line.endswith("\n") and (i == 0 or self._step(line) < first_step):
-                    kept.append(line)
-        if kept:
-            self._header = kept[0].strip().split(",")
-        replace_file(path, "".join(kept).encode())
-
-    def _step(self, line: str) -> int:
-        try:
-            return int(line.split(",", 1)[0])
-        except ValueError:
-            raise ValueError(f"{self.path} is no log of a meta-training: {line.strip()[:40]!r} has no step.") from None
-
-    def add(self, row: Mapping[str, float | int | str]) -> None:
-        """Appends a row, and the header before the first."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(row) if not self._header else self._header, lineterminator="\n")
-        if not self._header:
-            self._header = list(row)
-            writer.writeheader()
-        writer.writerow(row)
-        with self.path.open("a") as file:
-            file.write(text.getvalue())
-
-    def rows(self) -> Sequence[dict[str, str]]:
-        """All rows so far."""
-        with self.path.open() as file:
-            return list(csv.DictReader(file))

@@ -12,11 +12,12 @@ import torch
 
 from port import optimizers, weights
 from port.meta_train import checkpoint, meta_gradient
-from port.meta_train.checkpoint import Checkpoint, CsvLog
+from port.meta_train.checkpoint import Checkpoint
 from port.meta_train.config import MetaTrainConfig
 from port.meta_train.population import DTYPE, Contribution, generator
 from port.meta_train.workers import Workers
 from port.networks import init
+from port.storage.files import CsvLog, replace_file
 from port.storage.folder_lock import FolderLock
 from port.types import Logs, Params
 
@@ -156,7 +157,7 @@ def _run(
     """`run` in a folder that nobody else writes to."""
     now = begin(config, files, given)
     workers.restore(now.members)
-    checkpoint.replace_file(files.config, config.to_json().encode())  # before the rest, as `check_folder` asks
+    replace_file(files.config, config.to_json().encode())  # before the rest, as `check_folder` asks
     log, evaluations = CsvLog(files.log, now.step), CsvLog(files.evaluations, now.step + 1)
     while now.step < config.num_meta_updates:
         now, report = _advance(config, workers, now, files, log, evaluations)

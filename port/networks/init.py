@@ -8,10 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from port import update_rules
 from port.config import AgentConfig, MetaNetConfig
 from port.networks import param_names
-from port.networks.param_names import ObsSpec, Shape, Shapes
+from port.networks.param_names import Shape, Shapes
 from port.types import Params
 
 BOUND = 2.0  # normals are cut off at two standard deviations
@@ -89,32 +88,6 @@ def draw_noise(stds: Mapping[str, float], shapes: Shapes, generator: torch.Gener
     """Uniform noise for each weight, on the generator's device."""
     device = generator.device
     return {name: torch.rand(shapes[name], generator=generator, dtype=dtype, device=device) for name in stds}
-
-
-def shapes_of_agent(config: AgentConfig, obs_spec: ObsSpec, num_actions: int) -> Shapes:
-    """Shapes of the agent's parameters for an environment."""
-    features = param_names.observation_size(obs_spec)
-    return param_names.agent_shapes(config.net, features, num_actions, update_rules.make(config).heads(num_actions))
-
-
-def init_agent_params(
-    config: AgentConfig, obs_spec: ObsSpec, num_actions: int, generator: torch.Generator, dtype: torch.dtype
-) -> Params:
-    """Fresh parameters of an agent.
-
-    Args:
-        config: of the agent.
-        obs_spec: shape of one observation, or a dict of shapes.
-        num_actions: A.
-        generator: source of noise; parameters live on its device.
-        dtype: of the parameters.
-
-    Returns:
-        Parameters by our names.
-    """
-    shapes = shapes_of_agent(config, obs_spec, num_actions)
-    stds = agent_stds(config, shapes)
-    return params_from_noise(draw_noise(stds, shapes, generator, dtype), shapes, stds)
 
 
 def init_meta_params(config: MetaNetConfig, generator: torch.Generator, dtype: torch.dtype) -> Params:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from port.meta_train.checkpoint import ABOUT, replace_file
+from port.storage.files import ABOUT, replace_file
 from port.types import Params
 
 FORMAT = "disco-parity training 1"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from port.storage.folder_lock import FILE as LOCK
 
-OUT = Path("reports/out/train")
+OUT = Path("runs/train")
 RUN = "config.json"  # in every folder that holds a run
 SETTING = re.compile(r"\b(?:Train|Agent|AgentNet|Disco|ActorCritic|MetaNet)Config\.(\w+)")
 

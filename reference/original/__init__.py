@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from parity.runs.curves import Setting, Step
 from reference.devices import on_devices
 from reference.identity import describe
-from reference.jax_runtime import JaxImplementation
+from reference.jax_runtime import JaxImplementation, LayerFn
 from reference.original import curves, elementary, environments, learning, metatraining, networks, rules, values
 
 
@@ -17,7 +17,7 @@ class Original(JaxImplementation):
         return curves.live(setting, seed)
 
 
-ON_ONE_DEVICE = {
+ON_ONE_DEVICE: dict[str, LayerFn] = {
     **elementary.LAYERS,
     **networks.LAYERS,
     **values.LAYERS,

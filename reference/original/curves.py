@@ -83,22 +83,24 @@ class Loop:
     def _act(self, params: Any, world: World, key: jax.Array) -> tuple[World, types.ActorRollout]:
         def step(world: World, key: jax.Array) -> tuple[World, Any]:
             acted, actor_state = self.agent.actor_step(params, key, world.timestep, world.actor_state)
-            return World(*self.env.step(world.env_state, acted.actions), actor_state), acted
+            env_state, timestep = self.env.step(world.env_state, acted.actions)
+            return World(env_state, timestep, actor_state), acted
 
         world, steps = jax.lax.scan(step, world, jax.random.split(key, self.length))
         return world, types.ActorRollout.from_timestep(steps)
 
     def start(self, key: jax.Array) -> tuple[World, Any]:
         """The world and the learner at the beginning of a life."""
-        world = World(*self.env.reset(key), self.agent.initial_actor_state(key))
-        return world, self.agent.initial_learner_state(key)
+        env_state, timestep = self.env.reset(key)
+        return World(env_state, timestep, self.agent.initial_actor_state(key)), self.agent.initial_learner_state(key)
 
 
 def live(setting: Setting, seed: int) -> Iterator[Step]:
     """A life in float32: after each step the frames so far, which episodes that ended were caught, the value loss."""
     loop, weights, key = Loop(setting), meta_params(setting), jax.random.PRNGKey(seed)
     world, learner = loop.start(key)
-    batch_size, kept = setting.loop["batch_size"], deque(maxlen=setting.loop["capacity"])
+    batch_size = setting.loop["batch_size"]
+    kept: deque[Any] = deque(maxlen=setting.loop["capacity"])
     draws = np.random.default_rng(setting.loop["replay_seed"])
     for step in range(setting.num_steps):
         key, actor_key, learner_key = jax.random.split(key, 3)

@@ -14,6 +14,8 @@ from disco_rl import types, utils
 from disco_rl.update_rules import input_transforms
 from disco_rl.value_fns import value_utils
 
+from reference.jax_runtime import LayerFn
+
 Tensors = dict[str, jax.Array]
 Settings = dict[str, Any]
 
@@ -104,7 +106,7 @@ def ema_normalize(x: Tensors, s: Settings) -> Tensors:
     return {"out": ema.normalize(x["values"], ema_state("state", x), subtract_mean=s["subtract_mean"])}
 
 
-LAYERS = {
+LAYERS: dict[str, LayerFn] = {
     **{
         f"transforms/{name}": functools.partial(transform, name=name)
         for name in input_transforms.TRANSFORMS

@@ -25,8 +25,15 @@ from reference.original.trees import flattened, nested, under
 
 Tensors = dict[str, jax.Array]
 Settings = dict[str, Any]
-HYPER_PARAMS = ("pi_cost", "y_cost", "z_cost", "value_cost", "aux_policy_cost")
-HYPER_PARAMS += ("target_params_coeff", "value_fn_td_lambda")
+HYPER_PARAMS = (
+    "pi_cost",
+    "y_cost",
+    "z_cost",
+    "value_cost",
+    "aux_policy_cost",
+    "target_params_coeff",
+    "value_fn_td_lambda",
+)
 
 
 def _adam_state(x: Tensors) -> optax.ScaleByAdamState:
@@ -76,7 +83,12 @@ def target_average(x: Tensors, s: Settings) -> Tensors:
             meta_params=None,
             params=nested("online", x),
             state=None,
-            meta_state=dict(target_params=nested("target", x), rnn_state=None, adv_ema_state=None, td_ema_state=None),
+            meta_state={
+                "target_params": nested("target", x),
+                "rnn_state": None,
+                "adv_ema_state": None,
+                "td_ema_state": None,
+            },
             rollout=rollout,
             hyper_params={"target_params_coeff": s["target_params_coeff"], "value_fn_td_lambda": 0.0},
             unroll_policy_fn=lambda *_: ({"q": None}, None),

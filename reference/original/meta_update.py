@@ -55,7 +55,8 @@ class Notebook:
         self.optimiser = optax.adam(learning_rate=META_LEARNING_RATE)
         self.opt_state = self.optimiser.init(self.meta_params)
         self.agents = [self._fresh(key) for key in jax.random.split(jax.random.PRNGKey(4), agents)]
-        self.key, self.compiled, self.compile_seconds = jax.random.PRNGKey(5), None, 0.0
+        self.key, self.compile_seconds = jax.random.PRNGKey(5), 0.0
+        self.compiled: Any = None
 
     def _fresh(self, key: jax.Array) -> Agent:
         env_state, timestep = self.env.reset(key)

@@ -28,7 +28,7 @@ def replay_sample(x: Tensors, s: Settings) -> Tensors:
     sampled, indices, sizes = [], [], []
     for added in np.asarray(x["trajectories"]):  # [L, E]
         kept = [*kept, *added.T][-s["capacity"] :]
-        drawn = rng.integers(len(kept), size=s["G"])
+        drawn: Any = rng.integers(len(kept), size=s["G"])
         sampled.append(np.stack([kept[i] for i in drawn], axis=1))
         indices.append(drawn)
         sizes.append(len(kept))

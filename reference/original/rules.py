@@ -20,8 +20,15 @@ from reference.original.trees import flattened, nested, under
 
 Tensors = dict[str, jax.Array]
 Settings = dict[str, Any]
-OPTIONS = ("categorical_value", "max_abs_value", "nonlinear_value_transform", "normalize_adv", "normalize_td")
-OPTIONS += ("moving_average_decay", "moving_average_eps")
+OPTIONS = (
+    "categorical_value",
+    "max_abs_value",
+    "nonlinear_value_transform",
+    "normalize_adv",
+    "normalize_td",
+    "moving_average_decay",
+    "moving_average_eps",
+)
 HYPER_PARAMS = ("discount_factor", "vtrace_lambda", "entropy_cost", "pg_cost", "value_cost")
 
 

@@ -93,9 +93,16 @@ class Eagerly:
         self.original, self.name, self.description = original, original.name, original.description
         self.layers = original.layers
 
-    def run_and_vjp(self, layer: str, inputs: Arrays, settings: Settings, dtype: str, *asked) -> tuple[Arrays, Arrays]:
+    def run_and_vjp(
+        self, layer: str, inputs: Arrays, settings: Settings, dtype: str, *asked: Any
+    ) -> tuple[Arrays, Arrays]:
         """Outputs and VJPs."""
-        return self.original.evaluate(layer, inputs, settings, dtype, *asked, jit=False)
+        cotangents, wrt = asked
+        return self.original.evaluate(layer, inputs, settings, dtype, cotangents, wrt, jit=False)
+
+    def vjp(self, *asked: Any) -> Arrays:
+        """The vector-Jacobian product."""
+        return self.run_and_vjp(*asked)[1]
 
     def run(self, layer: str, inputs: Arrays, settings: Settings, dtype: str) -> Arrays:
         """Outputs."""

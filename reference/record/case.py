@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parity.goldens.store import Golden, reduced
+from parity.goldens.store import Golden
 from parity.layers.draw import case_cotangents
 from parity.layers.spec import Arrays, Case, Layer, Settings
+from parity.sketch import reduced
 from parity.tolerance import MOST_UNINFORMATIVE, RECORDED, Uninformative, uninformative
 from reference.jax_runtime import JaxImplementation
 

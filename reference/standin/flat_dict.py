@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 
-Array = jax.Array
-Tensors = dict[str, jax.Array]
-Settings = dict[str, Any]
+Array: TypeAlias = jax.Array
+Tensors: TypeAlias = dict[str, jax.Array]
+Settings: TypeAlias = dict[str, Any]
 
 
 def under(prefix: str, flat: Mapping[str, Array]) -> Tensors:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import rlax
 
 from reference.standin import elementary, environments, learning, metanet, networks, rule, values
-from reference.standin.flat_dict import Settings, Tensors, below, under
+from reference.standin.flat_dict import Array, Settings, Tensors, below, under
 
 
 def normalize(x: Tensors, s: Settings) -> Tensors:
     """The transform with a state."""
-    before = (elementary.Debiased(x[f"state/{m}/hidden"], x[f"state/{m}/counter"]) for m in ("m1", "m2"))
-    out, m1, m2 = elementary.normalize_by_history(x["x"], *before, s.get("axis_name"))
+    m1, m2 = (elementary.Debiased(x[f"state/{m}/hidden"], x[f"state/{m}/counter"]) for m in ("m1", "m2"))
+    out, m1, m2 = elementary.normalize_by_history(x["x"], m1, m2, s.get("axis_name"))
     return {"out": out, **below("state/m1", m1._asdict()), **below("state/m2", m2._asdict())}
+
+
+def transform(fn: Callable[[Array], Array]) -> Callable[[Tensors, Settings], Tensors]:
+    """A transform of one array, as a layer."""
+    return lambda x, s: {"out": fn(x["x"])}
 
 
 def moments(prefix: str, x: Tensors) -> elementary.Moments:
@@ -29,7 +36,7 @@ def normalize_by_moments(x: Tensors, s: Settings) -> Tensors:
 
 
 ELEMENTARY = {
-    **{f"transforms/{name}": lambda x, s, fn=fn: {"out": fn(x["x"])} for name, fn in elementary.TRANSFORMS.items()},
+    **{f"transforms/{name}": transform(fn) for name, fn in elementary.TRANSFORMS.items()},
     "transforms/select_a": lambda x, s: {"out": elementary.lookup(x["x"], x["actions"])},
     "transforms/pi_weighted_avg": lambda x, s: {"out": elementary.policy_average(x["x"], x["policy"])},
     "transforms/normalize": normalize,

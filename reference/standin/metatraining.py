@@ -115,9 +115,10 @@ def estimates(
         **{"value_out": out, "target_value_out": out, "pi_logits": pi_logits, "mu_logits": rollout["logits"]},
         **{"actions": rollout["actions"], "rewards": rollout["rewards"][:-1], "continues": rollout["discounts"][:-1]},
     }
-    names = ("discount_factor", "td_lambda", "ema_decay", "ema_eps")
     form = ValueForm(1.0, categorical=False, nonlinear=True)
-    settings = ValueSettings(form, *(s[name] for name in names), s.get("axis_name"))
+    settings = ValueSettings(
+        form, s["discount_factor"], s["td_lambda"], s["ema_decay"], s["ema_eps"], s.get("axis_name")
+    )
     outs, averages = value_outs_v(e, averages, settings)
     return outs, out, averages
 

@@ -38,8 +38,14 @@ class MetaState(NamedTuple):
 
 def value_settings(s: Settings) -> ValueSettings:
     """The numbers of the value path among the rule's settings."""
-    names = ("value_discount", "value_fn_td_lambda", "moving_average_decay", "moving_average_eps")
-    return ValueSettings(ValueForm(s["max_abs_value"]), *(s[name] for name in names), s.get("axis_name"))
+    return ValueSettings(
+        ValueForm(s["max_abs_value"]),
+        discount=s["value_discount"],
+        lambda_=s["value_fn_td_lambda"],
+        decay=s["moving_average_decay"],
+        eps=s["moving_average_eps"],
+        axis=s.get("axis_name"),
+    )
 
 
 def disco_targets(

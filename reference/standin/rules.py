@@ -58,7 +58,7 @@ def actor_critic_targets(e: Tensors, averages: Averages, s: Settings) -> tuple[T
     names = ("discount_factor", "vtrace_lambda", "moving_average_decay", "moving_average_eps")
     numbers = ValueSettings(value_form(s), *(s[name] for name in names))
     seen = {
-        **{name: e["agent_out/v"] for name in ("value_out", "target_value_out")},
+        **dict.fromkeys(("value_out", "target_value_out"), e["agent_out/v"]),
         **{"pi_logits": e["agent_out/logits"], "mu_logits": e["behaviour_out/logits"], "actions": e["actions"]},
         **{"rewards": e["rewards"], "continues": 1.0 - e["is_terminal"]},
     }

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -201,9 +202,7 @@ def audited(name: str, packages: dict[str, Path], out: Path, command: str, jobs:
         registry=[n for n in REGISTRY if any(n in r.provided for r in releases)],
         beside=list(dict.fromkeys(n for r in releases for n in r.beside())),
         first=first_divergence(newest),
-        movements=[
-            (f"{a.version} to {b.version}", movement(a, b)) for a, b in zip(releases, releases[1:], strict=False)
-        ],
+        movements=[(f"{a.version} to {b.version}", movement(a, b)) for a, b in itertools.pairwise(releases)],
         image=image,
         reaches=REACHES,
         reasons=reasons,

@@ -23,8 +23,9 @@ import numpy as np
 
 from parity.compare import Row
 from parity.errors import CannotRun
-from parity.goldens.store import SKETCH_ABOVE, Store
+from parity.goldens.store import Store
 from parity.layers import REGISTRY
+from parity.sketch import SKETCH_ABOVE
 from reports.audit.bench import ORDER, Key, different_rows, is_missing, key, row_from_dict, telling
 from reports.audit.causes import Cause, corrected_copy
 

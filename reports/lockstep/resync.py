@@ -28,7 +28,6 @@ from parity.compare import Row
 from parity.compare import compare as compare_arrays
 from parity.errors import CannotRun, FixtureError, WeightsMissing
 from parity.files import canonical, write_atomically
-from parity.goldens.store import reduced
 from parity.implementation import load
 from parity.layers.spec import Arrays
 from parity.mutants.coverage import source_digest
@@ -38,6 +37,7 @@ from parity.runs.side_by_side import Piece, run_all
 from parity.runs.spec import Life, kind_of, meta_params
 from parity.runs.trace import Recording, Tape, first_difference, tape_bytes, tape_from
 from parity.sigma import Rounding
+from parity.sketch import reduced
 from parity.tolerance import PRECISIONS
 from reports.lockstep.port_run import PortLoop
 from reports.lockstep.verdict import LearnerStep, Lived, Verdict

@@ -12,7 +12,6 @@ from unittest import mock
 
 import torch
 
-from port import agent as agent_module
 from port import optimizers
 from port.agent import Agent
 from port.networks import meta_nets
@@ -77,7 +76,7 @@ class Stopwatch:
                 watched = self.timed(getattr(owner, name), lambda *_, stage=stage: stage)
                 patches.enter_context(mock.patch.object(owner, name, watched))
             grad = self.timed(torch.autograd.grad, _backward_stage)
-            patches.enter_context(mock.patch.object(agent_module.torch.autograd, "grad", grad))
+            patches.enter_context(mock.patch.object(torch.autograd, "grad", grad))
             started = self.clock()
             work()
             total = self.clock() - started

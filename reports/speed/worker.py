@@ -26,7 +26,7 @@ SIDES = {
     "port": "reports.speed.port:Port",
     "port_compiled": "reports.speed.port:Compiled",
     "original": "reference.original.speed:Original",
-    "disco_torch": "reports.audit.disco_torch.speed:DiscoTorch",
+    "disco_torch": "reports.speed.disco_torch:DiscoTorch",
 }
 
 

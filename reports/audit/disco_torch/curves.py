@@ -19,7 +19,8 @@ from parity.runs.curves import Setting, Step
 from port.adapter.curves import agent_config
 from port.agent import Agent
 from port.networks import agent_net
-from reports.audit.disco_torch.learning import Tensors, UsersAgent, trainer
+from reports.audit.disco_torch.inputs import Tensors
+from reports.audit.disco_torch.learning import UsersAgent, trainer
 
 
 class Boards:
@@ -79,7 +80,7 @@ def _live(setting: Setting, seed: int) -> Iterator[Step]:
     loop, device = setting.loop, torch.device("cpu")
     count, length = loop["batch_size"] // loop["replay_ratio"], loop["rollout_length"]
     boards = Boards(count, loop["rows"], loop["columns"], np.random.default_rng(seed))
-    fresh = Agent(agent_config(setting), (loop["rows"] * loop["columns"],), 3)
+    fresh = Agent(agent_config(setting), (loop["rows"] * loop["columns"],), 3)  # type: ignore[arg-type]
     generator = torch.Generator().manual_seed(seed)
     agent = ActingAgent(fresh.initial_learner_state(generator, torch.float32).params)
     with contextlib.redirect_stdout(io.StringIO()):  # it prints that it has loaded the weights

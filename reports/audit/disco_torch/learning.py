@@ -20,7 +20,7 @@ from reports.audit.disco_torch.inputs import Settings, Tensors, below, ema, flat
 from reports.audit.disco_torch.metanet import blank, network, no_memory
 
 try:
-    from disco_torch import trainer
+    from disco_torch import trainer as trainer
 except ImportError:  # the first release has none
     trainer = None
 
@@ -234,7 +234,7 @@ def _several_learner_steps(x: Tensors, s: Settings) -> Tensors:
 def _stepped(start: Tensors, x: Tensors, s: Settings) -> tuple[Tensors, tuple[int, Tensors, Tensors]]:
     """Parameters after the trainer's step on a loss whose gradient is as given, to the last bit."""
     agent, made = UsersAgent(start), rule({**s, "P": 1, "K": 3})
-    agent.forward = lambda *unused: {}  # type: ignore[method-assign, assignment]
+    agent.forward = lambda *unused: {}  # type: ignore[method-assign]
     grads = under("grads", x)
     for name, value in agent.named_parameters():
         value.register_hook(lambda _, name=name: grads[name].clone())
@@ -244,7 +244,7 @@ def _stepped(start: Tensors, x: Tensors, s: Settings) -> tuple[Tensors, tuple[in
     made.agent_loss_no_meta = lambda *unused: (torch.zeros(1, 1), {})
     adam = optimiser(agent, s, int(x["opt/count"]), under("opt/mu", x), under("opt/nu", x))
     one = torch.ones(1, 1)
-    given: dict[str, Any] = {name: one for name in ("observations", "actions", "rewards", "discounts")}
+    given: dict[str, Any] = dict.fromkeys(("observations", "actions", "rewards", "discounts"), one)
     given |= {"agent_out": {}, "previous_discounts": one}
     make_trainer(agent, made, adam, {}, s)._gradient_step(given)
     return dict(agent.named_parameters()), optimiser_state(adam, agent)

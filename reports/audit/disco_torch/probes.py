@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,12 +77,18 @@ def steps_rows() -> list[Row]:
     """Counts the gradient steps that one call of the trainer's `step` takes, as it is set from the start."""
     if not hasattr(trainer, "DiscoTrainer"):
         return []
-    made, counted = trainer.DiscoTrainer.__new__(trainer.DiscoTrainer), list[int]()
+    made: Any = trainer.DiscoTrainer.__new__(trainer.DiscoTrainer)
+    counted: list[Any] = []
     made.replay_ratio = int(defaults(trainer.DiscoTrainer)["replay_ratio"])
     made.batch_size, made.acting_steps, made.grad_steps = 1, 0, 0
     made._buffer = trainer._ReplayBuffer(4)
     made._validate_rollout = lambda rollout: None
-    made._gradient_step = lambda batch: counted.append(1) or {}
+
+    def count(batch: Any) -> dict[str, Any]:
+        counted.append(batch)
+        return {}
+
+    made._gradient_step = count
     made.step({"observations": torch.zeros(2, 1, 1)})
     return [_exact((STEPS, "defaults", "steps"), LEARNER_STEPS, float(len(counted)))]
 
