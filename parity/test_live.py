@@ -80,11 +80,9 @@ def test_live(
         raise
 
 
-def _same(row: Row, other: Row) -> bool:
-    return (row.output, row.kind, row.dtype, bool(row.problem)) == (
-        *(other.output, other.kind, other.dtype),
-        bool(other.problem),
-    )
+def _failure(row: Row) -> tuple[object, ...]:
+    """What two failures of a layer must share to be the same one."""
+    return row.output, row.kind, row.dtype, row.problem and row.problem.kind
 
 
 def _repro(
@@ -100,11 +98,11 @@ def _repro(
 
     def fails(tried: Sample) -> bool:
         rows = compare_live(reference, implementation, entry, tried, precisions)
-        return any(not row.equal and _same(row, first) for row in rows)
+        return any(not row.equal and _failure(row) == _failure(first) for row in rows)
 
     golden = Reference(reference, entry, shrink(entry, sample, fails)).golden(precisions)
     rows = Judge(implementation, precisions).rows(golden)
-    row = next(row for row in rows if not row.equal and _same(row, first))
+    row = next(row for row in rows if not row.equal and _failure(row) == _failure(first))
     return write(golden, row, name, REPRO_FOLDER)
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from parity.compare import Row
+from parity.compare import NO_NUMBERS, Problem, Row
 from parity.errors import CannotRun
 from parity.goldens.check import Judge, cast, load
 from parity.goldens.store import Golden, Store, reduced
@@ -31,7 +31,6 @@ from parity.tolerance import scale_of
 
 __all__ = ["Finding", "closing_line", "diagnose"]
 
-NO_NUMBERS = ("raised", "changed its input", "expected ", "is missing", "is not an output")
 ROUNDS_MORE = "Equal in float64, so the formula is right; in float32 it is less exact than rounding explains."
 Precision = Literal["within tolerance", "to float32 precision"]
 
@@ -62,7 +61,7 @@ class Suspect:
         return f"It is equal on {', '.join(right)}." if right else "It differs on every case."
 
     @property
-    def failures(self) -> set[str]:
+    def failures(self) -> set[Problem]:
         """How it fails without giving numbers; in float64, the precision in which it is asked."""
         return _failures(self.different)
 
@@ -111,8 +110,9 @@ class Suspect:
         return precision
 
 
-def _failures(rows: Iterable[Row]) -> set[str]:
-    return {row.problem for row in rows if row.dtype == "float64" and row.problem.startswith(NO_NUMBERS)}
+def _failures(rows: Iterable[Row]) -> set[Problem]:
+    problems = {row.problem for row in rows if row.dtype == "float64" and row.problem}
+    return {problem for problem in problems if problem.kind in NO_NUMBERS}
 
 
 def _reduced(given: Arrays, asked: Collection[str]) -> Arrays:

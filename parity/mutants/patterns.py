@@ -121,7 +121,7 @@ def patterns(goldens: Sequence[Golden], candidate: Implementation, worst: Row) -
     if worst.dtype == "float32":
         return [size, "In float64 it is right: it is only less exact in float32 than the original."]
     if worst.problem and worst.kind == "value":
-        return [worst.problem]
+        return [worst.problem.text]
     golden = next(golden for golden in goldens if golden.case == worst.case)
     given = (golden.layer, cast(golden.inputs, "float64"), golden.settings, "float64")
     if worst.kind == "vjp":
