@@ -14,7 +14,7 @@ from parity.goldens.expected import Divergence
 from parity.goldens.store import Store
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
-from parity.live.comparison import WITHOUT_GRADIENTS, Reference, Sample, compare_live, worst_ratio
+from parity.live.comparison import WITHOUT_GRADIENTS, Sample, compare_live, reference_golden, worst_ratio
 from parity.live.metamorphic import RELATIONS
 from parity.live.repro import write
 from parity.live.shrink import shrink
@@ -100,7 +100,7 @@ def _repro(
         rows = compare_live(reference, implementation, entry, tried, precisions)
         return any(not row.equal and _failure(row) == _failure(first) for row in rows)
 
-    golden = Reference(reference, entry, shrink(entry, sample, fails)).golden(precisions)
+    golden = reference_golden(reference, entry, shrink(entry, sample, fails), precisions)
     rows = Judge(implementation, precisions).rows(golden)
     row = next(row for row in rows if not row.equal and _failure(row) == _failure(first))
     return write(golden, row, name, REPRO_FOLDER)

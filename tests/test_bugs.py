@@ -294,7 +294,7 @@ class Counting:
 
 def test_a_reference_is_asked_each_question_once():
     inner = Counting()
-    reference = live_hunt.Remembering(inner)
+    reference = live_hunt.remembering(inner)
     questions = [(np.ones(2), {"K": 3}), (np.ones(2), {"K": 3}), (np.zeros(2), {"K": 3}), (np.ones(2), {"K": 4})]
     for x, settings in questions:
         assert np.array_equal(reference.run("ops/kl", {"x": x}, settings, "float64")["out"], x * 2)
@@ -319,9 +319,9 @@ class Whole(Counting):
 
 
 def test_what_is_optional_is_offered_where_the_reference_has_it_and_asked_once():
-    bare, inner = live_hunt.Remembering(Counting()), Whole()
+    bare, inner = live_hunt.remembering(Counting()), Whole()
     assert not hasattr(bare, "run_and_vjp") and not hasattr(bare, "rounding")
-    reference, x = live_hunt.Remembering(inner), {"x": np.ones(2)}
+    reference, x = live_hunt.remembering(inner), {"x": np.ones(2)}
     for _ in range(2):
         outs, vjps = reference.run_and_vjp("ops/kl", x, {}, "float64", {"out": np.ones(2)}, ["x"])
         assert (outs["out"].tolist(), vjps["x"].tolist()) == ([2.0, 2.0], [2.0, 2.0])
@@ -334,9 +334,9 @@ def test_what_is_optional_is_offered_where_the_reference_has_it_and_asked_once()
 
 def test_sigma_is_measured_once_for_all_mistakes_at_a_layer():
     inner, layer = Whole(), REGISTRY["ops/signed_hyperbolic"]
-    reference = live_hunt.Remembering(inner)
+    reference = live_hunt.remembering(inner)
     sample = live_hunt.comparison.drawn(layer, layer.cases[0], 0)
-    goldens = [live_hunt.comparison.Reference(reference, layer, sample).golden() for _ in range(2)]
+    goldens = [live_hunt.comparison.reference_golden(reference, layer, sample) for _ in range(2)]
     assert inner.asked == 2  # the answer and sigma
     assert goldens[0].sigma("value", "out", 53).any()
 

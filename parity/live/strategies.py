@@ -17,17 +17,17 @@ from parity.layers.spec import Arrays, Case, Layer, Settings
 from parity.live.comparison import Sample, drawn
 
 HEAVY = (
-    *("meta/rnn", "meta/whole", "disco/unroll_meta_net"),
-    *(
-        "agent/loss",
-        "agent/learner_step",
-        "agent/learner_steps",
-        "agent/actor_critic_step",
-        "meta_train/value_fn",
-        "meta_train/outer_loss",
-        "meta_train/second_derivative",
-        "distributed/value_fn",
-    ),
+    "meta/rnn",
+    "meta/whole",
+    "disco/unroll_meta_net",
+    "agent/loss",
+    "agent/learner_step",
+    "agent/learner_steps",
+    "agent/actor_critic_step",
+    "meta_train/value_fn",
+    "meta_train/outer_loss",
+    "meta_train/second_derivative",
+    "distributed/value_fn",
 )
 SIZES, SIZES_OF_HEAVY = 3, 1
 SEEDS = 2**16
@@ -39,14 +39,14 @@ def menu(layer: Layer, most: int | None = None) -> list[Case]:
     Every new setting costs the reference a compilation; `most` says how many may be paid for.
     """
     stored = [case for case in layer.cases if case.stored]
-    found: list[Settings] = []
+    different: list[Settings] = []
     for settings in map(layer.case_settings, stored):
-        if settings not in found:
-            found.append(settings)
-    smallest = sorted(found[1:], key=lambda settings: _volume(layer, settings))
+        if settings not in different:
+            different.append(settings)
+    smallest = sorted(different[1:], key=lambda settings: _volume(layer, settings))
     count = most or (SIZES_OF_HEAVY if layer.name in HEAVY else SIZES)
-    kept = [found[0], *smallest[: count - 1]]
-    cases = [case for case in stored if layer.case_settings(case) in kept]
+    chosen = [different[0], *smallest[: count - 1]]
+    cases = [case for case in stored if layer.case_settings(case) in chosen]
     return sorted(cases, key=lambda case: _volume(layer, layer.case_settings(case)))
 
 

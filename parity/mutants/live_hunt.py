@@ -7,8 +7,9 @@ layer are judged together, and the reference is asked everything once.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from parity.errors import CannotRun
 from parity.goldens.store import digest
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
-from parity.layers.spec import Arrays, Layer, Settings
+from parity.layers.spec import Layer
 from parity.live import comparison
 from parity.mutants import PORT, catalogue
 from parity.mutants.mutate import Edit, load_edited
@@ -28,39 +29,19 @@ SAMPLES = 4
 Found = dict[str, tuple[Row | None, float]]
 
 
-class Remembering:
-    """A reference that is not asked the same question twice."""
+def remembering(inner: Implementation) -> Any:
+    """A reference that computes each answer once; it has the methods of the contract that the inner one has."""
+    answers: dict[Any, Any] = {}
 
-    def __init__(self, inner: Implementation):
-        """Takes the reference; what is optional in the contract is offered where it has it."""
-        self.inner, self.name, self.description = inner, inner.name, inner.description
-        self._known: dict[Any, Any] = {}
-        for method in ("run_and_vjp", "rounding"):
-            if hasattr(inner, method):
-                setattr(self, method, partial(self._once, method))
+    def once(method: str, *query: Any) -> Any:
+        key = (method, *map(_key, query))
+        if key not in answers:
+            answers[key] = getattr(inner, method)(*query)
+        return answers[key]
 
-    @property
-    def layers(self) -> Collection[str]:
-        """Those of the reference."""
-        return self.inner.layers
-
-    def run(self, layer: str, inputs: Arrays, settings: Settings, dtype: str) -> Arrays:
-        """The layer's outputs."""
-        outputs: Arrays = self._once("run", layer, inputs, settings, dtype)
-        return outputs
-
-    def vjp(
-        self, layer: str, inputs: Arrays, settings: Settings, dtype: str, cotangents: Arrays, wrt: Sequence[str]
-    ) -> Arrays:
-        """The vector-Jacobian product."""
-        gradients: Arrays = self._once("vjp", layer, inputs, settings, dtype, cotangents, wrt)
-        return gradients
-
-    def _once(self, method: str, *question: Any) -> Any:
-        key = (method, *map(_key, question))
-        if key not in self._known:
-            self._known[key] = getattr(self.inner, method)(*question)
-        return self._known[key]
+    methods = [name for name in ("run", "vjp", "run_and_vjp", "rounding") if hasattr(inner, name)]
+    about = {"name": inner.name, "description": inner.description, "layers": inner.layers}
+    return SimpleNamespace(**about, **{name: partial(once, name) for name in methods})
 
 
 def _key(value: Any) -> Any:
@@ -95,7 +76,7 @@ def hunt_live(layer: str, cases: Mapping[str, str]) -> Found:
     Returns:
         Mistake -> the comparison that found it, if any, and the seconds it took.
     """
-    reference, entry, found = Remembering(comparison.live_reference()), REGISTRY[layer], Found()
+    reference, entry, found = remembering(comparison.live_reference()), REGISTRY[layer], Found()
     tried, named = samples(entry), {case.name: case for case in entry.cases}
 
     def first_difference(edits: Sequence[Edit], inputs: Sequence[comparison.Sample]) -> Row | None:

@@ -285,6 +285,11 @@ def _on_one_device(body: Any, axis: Any, in_axes: Any, out_axes: Any, args: Sequ
     return jax.make_jaxpr(mapped)(*(jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in args))
 
 
+def _pmap(interpreter: Interpreter, params: dict[str, Any], operands: list[np.ndarray]) -> list[np.ndarray]:
+    body, axes = core.ClosedJaxpr(params["call_jaxpr"], ()), (tuple(params["in_axes"]), list(params["out_axes"]))
+    return interpreter.run(_on_one_device(body, params["axis_name"], *axes, operands), operands)
+
+
 def _shard_map(interpreter: Interpreter, params: dict[str, Any], operands: list[np.ndarray]) -> list[np.ndarray]:
     (axis,), devices = params["mesh"].axis_names, params["mesh"].size
 
@@ -306,4 +311,4 @@ def _shard_map(interpreter: Interpreter, params: dict[str, Any], operands: list[
     return joined
 
 
-CONTROL = {"scan": _scan, "while": _while, "cond": _cond, "shard_map": _shard_map}
+CONTROL = {"scan": _scan, "while": _while, "cond": _cond, "shard_map": _shard_map, "xla_pmap": _pmap}

@@ -89,9 +89,9 @@ def _chosen(layers: list[str]) -> list[str]:
 
 def require_original() -> None:
     """Raises RecordError unless the genuine original is installed."""
-    found = identity.identify()
-    if found.state != "genuine":
-        raise RecordError(f"only the genuine original will do. {found.message}")
+    installed = identity.identify()
+    if installed.state != "genuine":
+        raise RecordError(f"only the genuine original will do. {installed.message}")
 
 
 def _work_folder(root: Path) -> Path:
@@ -153,9 +153,9 @@ def _entries(folder: Path, layer: str) -> Any:
 
 def _differing(first: Path, second: Path, names: list[str]) -> list[str]:
     """What two recordings do not agree on: tensors and measurements by case, else files by name."""
-    found = [change for name in names for change in changes(name, _entries(first, name), _entries(second, name))]
+    differing = [change for name in names for change in changes(name, _entries(first, name), _entries(second, name))]
     files = (file_name(name) for name in names)
-    return found or [file for file in files if (first / file).read_bytes() != (second / file).read_bytes()]
+    return differing or [file for file in files if (first / file).read_bytes() != (second / file).read_bytes()]
 
 
 def changes(layer: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
@@ -211,21 +211,22 @@ def provenance() -> dict[str, Any]:
 
 
 def _write(root: Path, folder: Path, recorded: dict[str, Any], partial: bool) -> None:
-    found = provenance()
+    header = provenance()
     layers: dict[str, Any] = {}
     if partial and (root / "manifest.json").exists():
         before = Store(root).manifest
-        stale = [key for key in ("original", "packages", "flags") if before[key] != found[key]]
+        stale = [key for key in ("original", "packages", "flags") if before[key] != header[key]]
         if stale:
             raise RecordError(f"the other layers were recorded with other {', '.join(stale)}; record all again.")
         layers = {name: value for name, value in before["layers"].items() if name in REGISTRY}
     for name, cases in recorded.items():
         content = (folder / file_name(name)).read_bytes()
         write_atomically(root / "golden" / file_name(name), content)
-        own = {} if flags_of(name) == FLAGS else {"flags": flags_of(name)}
-        layers[name] = {"sha256": hashlib.sha256(content).hexdigest(), "cases": cases, **own}
+        layers[name] = {"sha256": hashlib.sha256(content).hexdigest(), "cases": cases}
+        if flags_of(name) != FLAGS:
+            layers[name]["flags"] = flags_of(name)
     order = [name for name in REGISTRY if name in layers]
-    write_atomically(root / "manifest.json", manifest_bytes({**found, "order": order, "layers": layers}))
+    write_atomically(root / "manifest.json", manifest_bytes({**header, "order": order, "layers": layers}))
     _remove_stale(root / "golden", {file_name(name) for name in layers})
 
 
