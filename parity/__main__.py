@@ -141,12 +141,12 @@ def diagnose(args: argparse.Namespace) -> int:
     layers = [layer for layer in chosen(args.layers, store.layers()) if layer in implementation.layers]
     print(provenance(store, implementation.name, implementation.description))
     shown = track(layers, "asking", console=Console(stderr=True), transient=True)
-    findings = diagnosing.diagnose(store, implementation, shown)
-    for finding in findings:
-        print("\n".join(finding.lines()))
-    print(diagnosing.closing_line(findings, len(layers)))
-    _write_json(args.json, [finding.as_json() for finding in findings])
-    return 1 if findings else 0
+    diagnoses = diagnosing.diagnose(store, implementation, shown)
+    for diagnosis in diagnoses:
+        print("\n".join(diagnosis.lines()))
+    print(diagnosing.closing_line(diagnoses, len(layers)))
+    _write_json(args.json, [diagnosis.as_json() for diagnosis in diagnoses])
+    return 1 if diagnoses else 0
 
 
 def new(args: argparse.Namespace) -> int:

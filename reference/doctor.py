@@ -40,7 +40,7 @@ class Findings:
     """What the doctor found.
 
     Attributes:
-        speaker: what a check would take for the truth: `original`, `goldens` or `nothing`.
+        reference: what a check would take for the truth: `original`, `goldens` or `nothing`.
         original: the installed `disco_rl`.
         pins: number of packages in the lock; 0 where there is no lock.
         mismatches: packages that are not as locked.
@@ -51,7 +51,7 @@ class Findings:
         fixtures_error: why there are none.
     """
 
-    speaker: str
+    reference: str
     original: identity.Identity
     pins: int
     mismatches: tuple[Mismatch, ...]
@@ -64,7 +64,7 @@ class Findings:
     @property
     def exit_code(self) -> int:
         """0 all well, 1 something differs, 2 nothing can speak."""
-        if self.speaker == "nothing":
+        if self.reference == "nothing":
             return 2
         recorded_elsewhere = self.fixtures_commit not in (None, self.original.commit)
         strange = self.original.state in ("modified", "other")
@@ -122,7 +122,7 @@ def examine(root: pathlib.Path = ROOT) -> Findings:
     except weights.WeightsError as caught:
         error = caught
     return Findings(
-        speaker="original" if original.is_runnable else "goldens" if commit else "nothing",
+        reference="original" if original.is_runnable else "goldens" if commit else "nothing",
         original=original,
         pins=len(pins),
         mismatches=compare_versions(pins),
@@ -153,7 +153,7 @@ def remedies(findings: Findings) -> list[tuple[str, str]]:
 
 def render(findings: Findings) -> str:
     """Returns the findings as a screen of text."""
-    rows = [("reference", _speaker_line(findings)), ("original", _original_line(findings.original))]
+    rows = [("reference", _reference_line(findings)), ("original", _original_line(findings.original))]
     rows.append(("versions", _versions_line(findings)))
     rows += [("", _mismatch_line(mismatch)) for mismatch in findings.mismatches[:MOST_MISMATCHES]]
     rows += [("weights", _weights_line(findings)), ("goldens", _fixtures_line(findings))]
@@ -164,11 +164,11 @@ def render(findings: Findings) -> str:
     return "\n".join(_wrap(label, text) for label, text in rows)
 
 
-def _speaker_line(findings: Findings) -> str:
+def _reference_line(findings: Findings) -> str:
     """Says which reference would speak."""
-    if findings.speaker == "original":
+    if findings.reference == "original":
         return "the original, live" + (", MODIFIED" if findings.original.state == "modified" else "")
-    if findings.speaker == "goldens":
+    if findings.reference == "goldens":
         return "recorded goldens (the original itself is not installed)"
     return "nothing: there is neither the original nor a recording of it"
 

@@ -208,7 +208,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch)
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr("parity.goldens.store.os.replace", fail)
+    monkeypatch.setattr("parity.files.os.replace", fail)
     with pytest.raises(OSError, match="disk full"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"

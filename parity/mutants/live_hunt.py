@@ -1,7 +1,7 @@
-"""The live tier: planted mistakes against a running reference, on inputs that nobody has recorded.
+"""The live tier: mutants against a running reference, on generated inputs.
 
-The reference compiles for seconds where a copy of the port answers in milliseconds, so that all mistakes found at a
-layer are judged together, and the reference is asked everything once.
+The reference compiles for seconds where a copy of the port answers in milliseconds. So all mutants killed at a layer
+are judged together, and the reference computes each answer once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from parity.mutants.mutate import Edit, load_edited
 
 SAMPLES = 4
 
-Found = dict[str, tuple[Row | None, float]]
+Kills = dict[str, tuple[Row | None, float]]
 
 
 def remembering(inner: Implementation) -> Any:
@@ -51,8 +51,8 @@ def _key(value: Any) -> Any:
     return tuple((name, _key(value[name])) for name in sorted(value)) if isinstance(value, dict) else repr(value)
 
 
-def speaker() -> tuple[str, bool]:
-    """Who speaks live, or why nobody can; and whether anybody does."""
+def active_reference() -> tuple[str, bool]:
+    """The name of the live reference, or why there is none; and whether there is one."""
     try:
         return comparison.live_reference().name, True
     except comparison.NoLiveReference as reason:
@@ -66,17 +66,17 @@ def samples(layer: Layer) -> list[comparison.Sample]:
     return [comparison.drawn(layer, case, seed=0) for case in [first, *alike][:SAMPLES]]
 
 
-def hunt_live(layer: str, cases: Mapping[str, str]) -> Found:
-    """Judges mistakes at one layer.
+def kill_live(layer: str, cases: Mapping[str, str]) -> Kills:
+    """Tries to kill mutants at one layer.
 
     Args:
         layer: its name.
-        cases: mistake -> the stored case that found it; its like is tried where the samples of one size show nothing.
+        cases: mutant -> the stored case that killed it; its like is tried where the samples of one size show nothing.
 
     Returns:
-        Mistake -> the comparison that found it, if any, and the seconds it took.
+        Mutant -> the comparison that killed it, if any, and the seconds it took.
     """
-    reference, entry, found = remembering(comparison.live_reference()), REGISTRY[layer], Found()
+    reference, entry, kills = remembering(comparison.live_reference()), REGISTRY[layer], Kills()
     tried, named = samples(entry), {case.name: case for case in entry.cases}
 
     def first_difference(edits: Sequence[Edit], inputs: Sequence[comparison.Sample]) -> Row | None:
@@ -86,11 +86,11 @@ def hunt_live(layer: str, cases: Mapping[str, str]) -> Found:
 
     without = first_difference((), tried)
     if without:
-        raise CannotRun(f"The port itself differs live, so nothing can be hunted in it: {without.sentence()}")
+        raise CannotRun(f"The port itself differs live, so no mutant can be killed in it: {without.sentence()}")
     for name, case in cases.items():
         start, edits = time.perf_counter(), catalogue()[name].edits
         row = first_difference(edits, tried)
         if row is None and case in named:
             row = first_difference(edits, [comparison.drawn(entry, named[case], seed=0)])
-        found[name] = row, time.perf_counter() - start
-    return found
+        kills[name] = row, time.perf_counter() - start
+    return kills
