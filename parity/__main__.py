@@ -120,18 +120,18 @@ def _require_some(implementation: Implementation) -> None:
 
 
 def trace(args: argparse.Namespace) -> int:
-    """Shows each layer's own error beside what it inherits."""
+    """Shows each layer's own error and what it inherits."""
     store, implementation = Store(), load(args.impl)
     console = Console()
     print(provenance(store, implementation.name, implementation.description))
-    found = tracing.taps(store, implementation)
-    console.print(tracing.terminal_table(found))
-    print(tracing.first_divergence(found))
-    write_atomically(args.out / "trace.svg", tracing.picture(found).encode())
+    taps = tracing.taps(store, implementation)
+    console.print(tracing.terminal_table(taps))
+    print(tracing.first_divergence(taps))
+    write_atomically(args.out / "trace.svg", tracing.picture(taps).encode())
     print(f"The picture is {args.out / 'trace.svg'}")
-    rows = [{"layer": t.layer, "own": t.own and t.own.as_json(), "in_the_chain": t.inherited} for t in found]
+    rows = [{"layer": t.layer, "own": t.own and t.own.as_json(), "in_the_chain": t.inherited} for t in taps]
     _write_json(args.json, rows)
-    return 1 if any(tap.own is not None and not tap.own.equal for tap in found) else 0
+    return 1 if any(tap.own is not None and not tap.own.equal for tap in taps) else 0
 
 
 def diagnose(args: argparse.Namespace) -> int:

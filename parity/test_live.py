@@ -33,10 +33,10 @@ def _provided(request: pytest.FixtureRequest, implementation: Implementation, la
 
 
 def _settings(request: pytest.FixtureRequest, layer: str) -> hypothesis.settings:
-    asked = request.config.getoption("--examples")
+    examples = request.config.getoption("--examples")
     is_random = request.config.getoption("--hypothesis-seed") is not None or not os.environ.get("CI")
     return hypothesis.settings(
-        max_examples=asked or (EXAMPLES_OF_HEAVY if layer in HEAVY else EXAMPLES),
+        max_examples=examples or (EXAMPLES_OF_HEAVY if layer in HEAVY else EXAMPLES),
         deadline=None,
         database=None,
         derandomize=not is_random,
@@ -58,7 +58,7 @@ def test_live(
     entry = REGISTRY[layer]
     known = [d for d in divergences if d.layer == layer]
     precisions = asked_precisions(request.config.getoption("--precision"))
-    found: list[tuple[Sample, Row]] = []
+    failures: list[tuple[Sample, Row]] = []
 
     @_settings(request, layer)
     @hypothesis.given(samples(entry, SIZES_WHEN_DEEP if request.config.getoption("--examples") >= DEEP else None))
@@ -67,15 +67,15 @@ def test_live(
         hypothesis.target(worst_ratio([row for row in rows if row.equal]), label="error over tolerance")
         different = [row for row in rows if not row.equal and not any(d.covers(row) for d in known)]
         if different:
-            found.append((sample, different[0]))
+            failures.append((sample, different[0]))
             pytest.fail(f"{sample.how}\n" + "\n".join(row.sentence() for row in different[:6]))
 
     try:
         equivalent()
     except BaseException as error:
-        if found:
+        if failures:
             name = request.config.getoption("--impl")
-            path = _repro(name, reference, implementation, layer, precisions, *found[0])
+            path = _repro(name, reference, implementation, layer, precisions, *failures[0])
             error.add_note(f"{path} shows it on the smallest input that was found.")
         raise
 

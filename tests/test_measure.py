@@ -21,7 +21,8 @@ from parity.tolerance import RECORDED, Uninformative  # noqa: E402
 from reference import monte_carlo  # noqa: E402
 from reference.jax_runtime import InterpreterError, JaxImplementation  # noqa: E402
 from reference.monte_carlo.primitives import ROUNDED  # noqa: E402
-from reference.record import calibrate, case
+from reference.record import calibrate
+from reference.record import case as recorder
 from tests import made  # noqa: E402
 
 NAME = "ops/signed_hyperbolic"
@@ -37,7 +38,9 @@ def standin():
 
 
 def recorded(implementation, layer=LAYER, case=PLAIN):
-    return case.record(implementation, layer, case, case_inputs(layer, case), layer.case_settings(case), "generated")
+    return recorder.record(
+        implementation, layer, case, case_inputs(layer, case), layer.case_settings(case), "generated"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +116,7 @@ def test_without_gradients_those_of_the_users_program_alone_are_left_out(standin
 
 def test_at_full_size_the_smaller_precisions_are_left_out(standin):
     found = recorded(standin, case=replace(PLAIN, stored=False, gradients=False))
-    assert found.recorded_at("value") == case.AT_FULL_SIZE
+    assert found.recorded_at("value") == recorder.AT_FULL_SIZE
     assert (found.vjps, found.stored) == ({}, False)
     assert kinds_judged(found, "float32") == ["value"]
     assert kinds_judged(found, "bf16") == []
@@ -146,8 +149,8 @@ def test_a_case_at_a_branch_must_be_declared(standin, at_edges):
 
 
 def test_elements_that_say_nothing_are_counted_by_output(golden, at_edges):
-    assert list(case.silent(golden)) == []
-    ((kind, name, count, size),) = case.silent(at_edges)
+    assert list(recorder.silent(golden)) == []
+    ((kind, name, count, size),) = recorder.silent(at_edges)
     assert (kind, name, size) == ("vjp", "value", 15)
     assert 0 < count <= stands_on_edge(at_edges).sum()
 
@@ -157,13 +160,13 @@ def test_one_percent_of_an_output_may_say_nothing(count, is_refused):
     sigma = np.where(np.arange(1000) < count, 1.0, 0.0)
     rounding = Rounding({"value": {"out": {53: sigma}}, "vjp": {}})
     found = replace(made.golden(), outputs={"out": np.full(1000, 10.0)}, rounding=rounding)
-    assert list(case.silent(found)) == [("value", "out", count, 1000)]
+    assert list(recorder.silent(found)) == [("value", "out", count, 1000)]
     if is_refused:
         with pytest.raises(Uninformative, match=f"moves {count} of 1000 elements of the value of out"):
-            case.check_informative(found, PLAIN)
+            recorder.check_informative(found, PLAIN)
     else:
-        case.check_informative(found, PLAIN)
-    case.check_informative(found, replace(PLAIN, at_branch=True))
+        recorder.check_informative(found, PLAIN)
+    recorder.check_informative(found, replace(PLAIN, at_branch=True))
 
 
 # Random roundings

@@ -126,7 +126,9 @@ def _step_after_terminal(candidate: Implementation, layer: Layer, golden: Golden
     long = candidate.run(layer.name, cast(inputs, "float64"), longer, "float64")
     short = candidate.run(layer.name, cast(golden.inputs, "float64"), settings, "float64")
     # What belongs to the bootstrap step of the shorter trajectory is not compared: it is another step in the longer.
-    expected, got, sigmas = ({k: v[: settings["T"]] for k, v in of.items()} for of in (short, long, _sigmas(golden)))
+    expected, got, sigmas = (
+        {k: v[: settings["T"]] for k, v in arrays.items()} for arrays in (short, long, _sigmas(golden))
+    )
     return _difference(golden, expected, got, sigmas)
 
 

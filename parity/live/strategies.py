@@ -91,13 +91,14 @@ EDGES = (
     Edge("none", np.zeros_like, kind="bool"),
     Edge("same_index", np.zeros_like, kind="int"),
 )
+CONSTRAINED = ("simplex", "zero_one", "positive", "uniform")  # probabilities and ratios are left as drawn
 KIND = {"f": "float", "b": "bool", "i": "int"}
 
 
 def may_have_edges(name: str, layer: Layer) -> bool:
     """Parameters and states keep what is drawn: a moving average of zeros or a negative second moment means nothing."""
-    kept = ("params/", "noise/", "state/", "_ema/", "opt/", "uniform", "gumbel")
-    return not any(part in name for part in kept) and not (layer.name.startswith("nets/") and name in ("w", "b"))
+    as_drawn = ("params/", "noise/", "state/", "_ema/", "opt/", "uniform", "gumbel")
+    return not any(part in name for part in as_drawn) and not (layer.name.startswith("nets/") and name in ("w", "b"))
 
 
 def edged(inputs: Arrays, choices: list[tuple[int, int]], layer: Layer) -> Arrays:
@@ -109,16 +110,10 @@ def edged(inputs: Arrays, choices: list[tuple[int, int]], layer: Layer) -> Array
             break
         name = names[which % len(names)]
         fitting = [edge for edge in EDGES if edge.kind == KIND[out[name].dtype.kind]]
-        spec_draw = layer_draw(layer, name)
-        if spec_draw in ("simplex", "zero_one", "positive", "uniform"):
-            continue
-        out[name] = fitting[edge_index % len(fitting)].apply(out[name])
+        spec = layer.inputs(layer.settings).get(name)
+        if spec is None or spec.draw not in CONSTRAINED:
+            out[name] = fitting[edge_index % len(fitting)].apply(out[name])
     return out
-
-
-def layer_draw(layer: Layer, name: str) -> str:
-    """How the registry draws an input: constrained ones (probabilities, ratios) are left as drawn."""
-    return layer.inputs(layer.settings)[name].draw if name in layer.inputs(layer.settings) else "normal"
 
 
 def samples(layer: Layer, sizes: int | None = None) -> st.SearchStrategy[Sample]:

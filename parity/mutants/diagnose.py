@@ -99,10 +99,10 @@ class Suspect:
     def _agreement(self, mutated: Implementation, scope: str) -> Precision | None:
         precision: Precision = "within tolerance"
         for answer in self.answers():
-            asked = replace(answer, vjps={}) if scope == "values" else answer
-            if all(row.equal for row in Judge(mutated, ("float64",)).rows(asked)):
+            expected = replace(answer, vjps={}) if scope == "values" else answer
+            if all(row.equal for row in Judge(mutated, ("float64",)).rows(expected)):
                 continue
-            rows = list(Judge(mutated, ("float32",), answers_in="float64").rows(asked))
+            rows = list(Judge(mutated, ("float32",), answers_in="float64").rows(expected))
             if not all(row.equal and row.max_rel <= 0.01 * self.worst.max_rel for row in rows):
                 return None
             precision = "to float32 precision"
@@ -114,8 +114,8 @@ def _failures(rows: Iterable[Row]) -> set[Problem]:
     return {problem for problem in problems if problem.kind in NO_NUMBERS}
 
 
-def _reduced(given: Arrays, asked: Collection[str]) -> Arrays:
-    return {name: reduced(np.asarray(given[name])) for name in asked if name in given}
+def _reduced(arrays: Arrays, names: Collection[str]) -> Arrays:
+    return {name: reduced(np.asarray(arrays[name])) for name in names if name in arrays}
 
 
 def _rescaled(golden: Golden, kind: str, name: str, answer: np.ndarray) -> dict[int, np.ndarray]:
@@ -182,7 +182,7 @@ def explain(
         suspect: the layer.
         possible: mistakes that can reach it.
         feeding: layers upstream that differ.
-        known: mistakes found upstream.
+        known: mutants diagnosed upstream.
         equal: layers that do not differ.
     """
     diagnosis = Diagnosis(suspect.layer, feeding, suspect.worst.sentence(), [])
@@ -208,7 +208,7 @@ def _names(group: Sequence[Mutant], inherited: Sequence[Mutant]) -> list[str]:
 
 
 def diagnose(store: Store, candidate: Implementation, layers: Iterable[str]) -> list[Diagnosis]:
-    """Findings for the layers that differ, in the given (data-flow) order; none if all are equal."""
+    """Diagnoses for the layers that differ, in the given (data-flow) order; none if all are equal."""
     diagnoses: list[Diagnosis] = []
     known: list[Mutant] = []
     equal: set[str] = set()

@@ -67,9 +67,9 @@ def run_samples(jaxpr: Any, args: Sequence[np.ndarray], bits: Sequence[int], see
     with np.errstate(all="ignore"):
         for first in range(0, len(bits), together):
             some = bits[first : first + together]
-            given = [x if len(x) == 1 else x[first : first + together] for x in args]
-            given = [np.broadcast_to(x, (len(some), *x.shape[1:])) if x.dtype.kind == "f" else x for x in given]
-            outs = Interpreter(np.array(some), rng).run(jaxpr, given)
+            chunk = [x if len(x) == 1 else x[first : first + together] for x in args]
+            chunk = [np.broadcast_to(x, (len(some), *x.shape[1:])) if x.dtype.kind == "f" else x for x in chunk]
+            outs = Interpreter(np.array(some), rng).run(jaxpr, chunk)
             parts.append([np.broadcast_to(out, (len(some), *out.shape[1:])) for out in outs])
     return [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
 
@@ -306,8 +306,10 @@ def _shard_map(interpreter: Interpreter, params: dict[str, Any], operands: list[
     joined = []
     for out, spec in zip(outs, params["out_specs"], strict=True):
         at = place(spec)
-        moved = out[:, 0] if at is None else np.moveaxis(out, 1, at + 1)
-        joined.append(moved if at is None else moved.reshape(*moved.shape[: at + 1], -1, *moved.shape[at + 3 :]))
+        ordered = out[:, 0] if at is None else np.moveaxis(out, 1, at + 1)
+        joined.append(
+            ordered if at is None else ordered.reshape(*ordered.shape[: at + 1], -1, *ordered.shape[at + 3 :])
+        )
     return joined
 
 

@@ -102,8 +102,8 @@ def _pad(params: dict[str, Any], x: np.ndarray, value: np.ndarray) -> np.ndarray
     out[...] = value.reshape(len(value), *[1] * len(shape))
     places = [slice(max(low, 0), max(low, 0) + n, gap + 1) for n, (low, _, gap) in zip(inner, config, strict=True)]
     out[(slice(None), *places)] = x
-    kept = [slice(max(-low, 0), n - max(-high, 0)) for n, (low, high, _) in zip(shape, config, strict=True)]
-    return out[(slice(None), *kept)]
+    inside = [slice(max(-low, 0), n - max(-high, 0)) for n, (low, high, _) in zip(shape, config, strict=True)]
+    return out[(slice(None), *inside)]
 
 
 def _reshape(params: dict[str, Any], x: np.ndarray) -> np.ndarray:

@@ -160,10 +160,10 @@ def _differing(first: Path, second: Path, names: list[str]) -> list[str]:
 
 def changes(layer: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Names the tensors and measurements in which two recordings of a layer differ."""
-    found = []
+    names = []
     for case in sorted(set(old) | set(new)):
         if case not in old or case not in new:
-            found.append(f"{layer}[{case}] {'added' if case in new else 'removed'}")
+            names.append(f"{layer}[{case}] {'added' if case in new else 'removed'}")
             continue
         for part in sorted(set(old[case]) | set(new[case])):
             before, after = old[case].get(part), new[case].get(part)
@@ -171,23 +171,23 @@ def changes(layer: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
                 continue
             if part == "tensors":
                 keys = [k for k in sorted(set(before) | set(after)) if before.get(k) != after.get(k)]
-                found += [f"{layer}[{case}] {key}" for key in keys]
+                names += [f"{layer}[{case}] {key}" for key in keys]
             else:
-                found.append(f"{layer}[{case}] {part}")
-    return found
+                names.append(f"{layer}[{case}] {part}")
+    return names
 
 
 def _report_changes(root: Path, folder: Path, recorded: dict[str, Any]) -> int:
     known = Store(root).manifest["layers"]
-    found = [
+    changed = [
         c for layer, cases in recorded.items() for c in changes(layer, known.get(layer, {}).get("cases", {}), cases)
     ]
     for layer in recorded:
         path = root / "golden" / file_name(layer)
         if not path.is_file() or _unpacked(path) != _unpacked(folder / file_name(layer)):
-            found.append(f"{path.name} would be written anew")
-    print("\n".join(found) if found else f"Nothing would change in {len(recorded)} layers.")
-    return 1 if found else 0
+            changed.append(f"{path.name} would be written anew")
+    print("\n".join(changed) if changed else f"Nothing would change in {len(recorded)} layers.")
+    return 1 if changed else 0
 
 
 def _unpacked(path: Path) -> bytes:
