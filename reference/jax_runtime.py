@@ -161,9 +161,7 @@ class JaxImplementation:
         """The same layers, op by op."""
         return JaxImplementation(self.name, self.description, self.layers, "not at all")
 
-    def keep_programs(self, folder: Path) -> None:
-        """Keeps what is compiled from now on in a folder; optional in the contract."""
-        keep_programs(folder)
+    keep_programs = staticmethod(keep_programs)
 
     def forget_programs(self) -> None:
         """Drops what was compiled; each program holds memory maps."""
@@ -232,41 +230,35 @@ class JaxImplementation:
         answers = [_reduced(part) for part in self.samples(layer, inputs_, settings, cotangents_, wrt, sample_bits)]
         rounding = measure(sample_bits, *answers)
         if FLOAT64 in bits:
-            compiled = self.evaluate(layer, inputs, settings, "float64", cotangents, wrt)
+            compiled = self.run_and_vjp(layer, inputs, settings, "float64", cotangents, wrt)
             for kind, truth, several in zip(("value", "vjp"), compiled, answers, strict=True):
                 check_without_noise(layer, kind, truth, {name: x[0, ...] for name, x in several.items()}, rounding)
         return rounding
 
-    def evaluate(
+    def run_and_vjp(
         self,
         layer: str,
         inputs: Mapping[str, np.ndarray],
         settings: Settings,
         dtype: str,
-        cotangents: Mapping[str, np.ndarray] | None = None,
-        wrt: Sequence[str] = (),
+        cotangents: Mapping[str, np.ndarray],
+        wrt: Sequence[str],
     ) -> tuple[Arrays, Arrays]:
-        """Returns (outputs, VJPs); VJPs are empty unless `wrt` names inputs."""
+        """Outputs and VJPs from one compiled program, in half the time of two; without VJPs where `wrt` is empty."""
         with precision(dtype):
             call = self._compiled(layer, json.dumps(settings, sort_keys=True), dtype, tuple(wrt))
             convert = in_numpy if hasattr(call, "lower") else cast  # what is not compiled would compute in NumPy
-            return jax.tree.map(np.asarray, call(convert(inputs, dtype), convert(cotangents or {}, dtype)))
+            return jax.tree.map(np.asarray, call(convert(inputs, dtype), convert(cotangents, dtype)))
 
     def run(self, layer: str, inputs: Arrays, settings: Settings, dtype: str) -> Arrays:
         """The layer's outputs."""
-        return self.evaluate(layer, inputs, settings, dtype)[0]
-
-    def run_and_vjp(
-        self, layer: str, inputs: Arrays, settings: Settings, dtype: str, cotangents: Arrays, wrt: Sequence[str]
-    ) -> tuple[Arrays, Arrays]:
-        """Both at once, from one compiled program: optional in the contract, and half the time here."""
-        return self.evaluate(layer, inputs, settings, dtype, cotangents, wrt)
+        return self.run_and_vjp(layer, inputs, settings, dtype, {}, ())[0]
 
     def vjp(
         self, layer: str, inputs: Arrays, settings: Settings, dtype: str, cotangents: Arrays, wrt: Sequence[str]
     ) -> Arrays:
         """The layer's vector-Jacobian product with respect to the inputs in `wrt`."""
-        return self.evaluate(layer, inputs, settings, dtype, cotangents, wrt)[1]
+        return self.run_and_vjp(layer, inputs, settings, dtype, cotangents, wrt)[1]
 
 
 class Perturbed:

@@ -21,8 +21,8 @@ from parity.tolerance import RECORDED, Uninformative  # noqa: E402
 from reference import monte_carlo  # noqa: E402
 from reference.jax_runtime import InterpreterError, JaxImplementation  # noqa: E402
 from reference.monte_carlo.primitives import ROUNDED  # noqa: E402
-from reference.record import calibrate
-from reference.record import case as recorder
+from reference.record import calibrate  # noqa: E402
+from reference.record import case as recorder  # noqa: E402
 from tests import made  # noqa: E402
 
 NAME = "ops/signed_hyperbolic"

@@ -24,7 +24,7 @@ def record(
     wrt = layer.differentiable(settings) if case.gradients else []
     cotangents = case_cotangents(layer, case.name, settings) if wrt else {}
     compiled = original.as_users_compile
-    values, vjps = compiled.evaluate(layer.name, inputs, settings, "float64", cotangents, wrt)
+    values, vjps = compiled.run_and_vjp(layer.name, inputs, settings, "float64", cotangents, wrt)
     declared = set(layer.outputs(settings))
     if declared != set(values):
         raise RuntimeError(f"{layer.name}: outputs {sorted(declared ^ set(values))} differ from the registry.")
