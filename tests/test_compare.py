@@ -351,6 +351,14 @@ def test_an_answer_without_numbers_says_so_by_its_kind(how, kind):
     assert kind in NO_NUMBERS
 
 
+@pytest.mark.parametrize("result", [None, {"out": REF}, ({}, {}, {})])
+def test_both_at_once_must_be_a_pair(result):
+    answers = made.Answers(None)
+    answers.run_and_vjp = lambda *_: result
+    rows = rows_of(made.golden(vjp=1.0), answers, ("float64",))
+    assert [(row.kind, row.problem.kind) for row in rows] == [("value", ProblemKind.CALL), ("vjp", ProblemKind.CALL)]
+
+
 # Planted errors
 
 

@@ -126,7 +126,8 @@ class Judge:
         except Exception as error:
             return (Problem(ProblemKind.CALL, f"raised {type(error).__name__}: {error}"),) * count
         answers = result if count == 2 else (result,)
-        breach = _breach(answers, inputs, before)
+        is_pair = isinstance(answers, tuple) and len(answers) == count
+        breach = _breach(answers, inputs, before) if is_pair else "expected a tuple of outputs and VJPs."
         return (Problem(ProblemKind.CALL, breach),) * count if breach else answers
 
     def _rows(self, golden: Golden, kind: str, precision: str, answer: Answer) -> Iterator[Row]:
