@@ -138,14 +138,14 @@ def trace(args: argparse.Namespace) -> int:
     store, implementation = Store(), load(args.impl)
     console = Console()
     print(provenance(store, implementation.name, implementation.description))
-    found = tracing.taps(store, implementation)
-    console.print(tracing.terminal_table(found))
-    print(tracing.first_divergence(found))
-    write_atomically(args.out / "trace.svg", tracing.picture(found).encode())
+    taps = tracing.taps(store, implementation)
+    console.print(tracing.terminal_table(taps))
+    print(tracing.first_divergence(taps))
+    write_atomically(args.out / "trace.svg", tracing.picture(taps).encode())
     print(f"The picture is {args.out / 'trace.svg'}")
-    rows = [{"layer": t.layer, "own": t.own and t.own.as_json(), "in_the_chain": t.inherited} for t in found]
+    rows = [{"layer": t.layer, "own": t.own and t.own.as_json(), "in_the_chain": t.inherited} for t in taps]
     _write_json(args.json, rows)
-    return 1 if any(tap.own is not None and not tap.own.equal for tap in found) else 0
+    return 1 if any(tap.own is not None and not tap.own.equal for tap in taps) else 0
 
 
 def diagnose(args: argparse.Namespace) -> int:
@@ -155,12 +155,12 @@ def diagnose(args: argparse.Namespace) -> int:
     layers = [layer for layer in chosen(args.layers, store.layers()) if layer in implementation.layers]
     print(provenance(store, implementation.name, implementation.description))
     shown = track(layers, "diagnosing", console=Console(stderr=True), transient=True)
-    findings = diagnosing.diagnose(store, implementation, shown)
-    for finding in findings:
-        print("\n".join(finding.lines()))
-    print(diagnosing.closing_line(findings, len(layers)))
-    _write_json(args.json, [finding.as_json() for finding in findings])
-    return 1 if findings else 0
+    diagnoses = diagnosing.diagnose(store, implementation, shown)
+    for diagnosis in diagnoses:
+        print("\n".join(diagnosis.lines()))
+    print(diagnosing.closing_line(diagnoses, len(layers)))
+    _write_json(args.json, [diagnosis.as_json() for diagnosis in diagnoses])
+    return 1 if diagnoses else 0
 
 
 def new(args: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ Structure comes first (type, shape, dtype, NaN and infinity patterns, blocks of 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,33 @@ from parity.sigma import SMALLEST
 from parity.sketch import sketch
 from parity.tolerance import PRECISIONS, computed_in, excess, scale_of, tolerance, uninformative
 
-OF_ZEROS = "the gradient is"
 BINS_PER_SIGMA, NUM_BINS = 4, 33  # of the distribution of errors in sigmas
+
+
+class ProblemKind(StrEnum):
+    """Why an output cannot be compared in numbers."""
+
+    CALL = "call"  # the layer raised, or broke the contract
+    MISSING = "missing"  # the layer did not return it
+    EXTRA = "extra"  # the layer has no such output
+    FORM = "form"  # type, shape or dtype
+    NOT_FINITE = "not finite"  # NaN or infinity on one side only
+    ZEROS = "zeros"  # a gradient that is all zero on one side only
+    INTEGER = "integer"  # integers and bools must be exactly equal
+
+
+NO_NUMBERS = frozenset((ProblemKind.CALL, ProblemKind.MISSING, ProblemKind.EXTRA, ProblemKind.FORM))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with the structure of an output: its kind, which programs read, and a sentence for people."""
+
+    kind: ProblemKind
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True)
@@ -36,7 +62,7 @@ class Row:
         index: of the worst element; `ref` and `got` are the numbers there.
         elements: how many numbers were compared.
         silent: how many of them say nothing, because rounding moves them by more than 1e-3 of the scale in float64.
-        problem: what is wrong with the structure; empty where numbers were compared.
+        problem: what is wrong with the structure; None where numbers were compared.
         counts: how many elements are how many sigmas off, in bins; only those of which rounding moves something.
         seen: of a value in float32, the finest precision by whose tolerance it is equal; empty if there is none.
     """
@@ -59,18 +85,18 @@ class Row:
     got: float | None = None
     elements: int = 0
     silent: int = 0
-    problem: str = ""
+    problem: Problem | None = None
     counts: tuple[int, ...] = field(default=(), repr=False)
     seen: str = ""
 
     @property
     def is_of_form(self) -> bool:
         """Whether names, types, shapes, NaN or infinities are wrong, rather than a number or a block of zeros."""
-        return bool(self.problem) and not self.problem.startswith(OF_ZEROS)
+        return self.problem is not None and self.problem.kind is not ProblemKind.ZEROS
 
     def as_json(self) -> dict[str, Any]:
         """The row for machines; infinities become null."""
-        values = asdict(self) | {"index": list(self.index)}
+        values = asdict(self) | {"index": list(self.index), "problem": str(self.problem or "")}
         del values["counts"]
         return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in values.items()}
 
@@ -87,31 +113,33 @@ class Row:
         )
 
 
-def form_problem(got: Any, shape: tuple[int, ...], kind: str, dtype: str) -> str:
-    """Returns what is wrong with the type, shape or dtype of an array, or an empty string."""
+def form_problem(got: Any, shape: tuple[int, ...], kind: str, dtype: str) -> Problem | None:
+    """What is wrong with the type, shape or dtype, if anything; `kind` is `f`, `i` or `b` as in NumPy."""
     if not isinstance(got, np.ndarray):
-        return f"expected a NumPy array, got {type(got).__name__}."
+        return Problem(ProblemKind.FORM, f"expected a NumPy array, got {type(got).__name__}.")
     if got.shape != shape:
-        return f"expected shape {list(shape)}, got {list(got.shape)}."
+        return Problem(ProblemKind.FORM, f"expected shape {list(shape)}, got {list(got.shape)}.")
     expected = {"f": dtype, "i": "an integer", "b": "bool"}[kind]
     fits = got.dtype == np.dtype(dtype) if kind == "f" else got.dtype.kind in ("iu" if kind == "i" else "b")
-    return "" if fits else f"expected dtype {expected}, got {got.dtype}."
+    return None if fits else Problem(ProblemKind.FORM, f"expected dtype {expected}, got {got.dtype}.")
 
 
-def pattern_problem(ref: np.ndarray, got: np.ndarray, kind: str, allowed: np.ndarray) -> str:
-    """Returns which NaN, infinity or block of zeros is out of place, or an empty string."""
+def pattern_problem(ref: np.ndarray, got: np.ndarray, kind: str, allowed: np.ndarray) -> Problem | None:
+    """Which NaN, infinity or block of zeros is out of place, if any."""
     is_free = np.isposinf(allowed)  # the noise itself leaves the finite numbers there
     for name, pattern in (("NaN", np.isnan), ("+infinity", np.isposinf), ("-infinity", np.isneginf)):
-        expected, present = pattern(ref), pattern(got)
-        wrong = (expected != present) & ~is_free
+        wrong = (pattern(ref) != pattern(got)) & ~is_free
         if wrong.any():
             where = np.argwhere(wrong)[0].tolist()
-            return f"{name} at {where} is {'missing' if expected[tuple(where)] else 'not in the reference'}."
+            verdict = "missing" if pattern(ref)[tuple(where)] else "not in the reference"
+            return Problem(ProblemKind.NOT_FINITE, f"{name} at {where} is {verdict}.")
     if kind == "vjp" and not ref.any() and (np.abs(got) > allowed).any():
-        return f"{OF_ZEROS} stopped in the reference (all zero), but reaches {np.abs(got).max():.3g} here."
+        text = f"the gradient is stopped in the reference (all zero), but reaches {np.abs(got).max():.3g} here."
+        return Problem(ProblemKind.ZEROS, text)
     if kind == "vjp" and not got.any() and (np.abs(ref) > allowed).any():
-        return f"{OF_ZEROS} zero here, but reaches {np.abs(ref).max():.3g} in the reference."
-    return ""
+        text = f"the gradient is zero here, but reaches {np.abs(ref).max():.3g} in the reference."
+        return Problem(ProblemKind.ZEROS, text)
+    return None
 
 
 def compare(
@@ -132,7 +160,7 @@ def compare(
         kind: `value` or `vjp`.
         precision: whose tolerance is used; one of `PRECISIONS`.
         ref: the truth, or its sketch.
-        got: what the candidate gave, whole.
+        got: the candidate's answer, whole.
         sigma: of each element of `ref`, at this precision.
         shape: the shape that `got` must have, where `ref` is only a sketch of it.
         alternatives: [N, ...], other integers that rounding gives, for an output of integers.
@@ -187,7 +215,7 @@ def _counts(error: np.ndarray, sigma: np.ndarray, bits: int) -> tuple[int, ...]:
     return tuple(np.bincount(bins, minlength=NUM_BINS).tolist())
 
 
-def failed(where: tuple[str, str, str], kind: str, precision: str, problem: str, scale: float = 0.0) -> Row:
+def failed(where: tuple[str, str, str], kind: str, precision: str, problem: Problem, scale: float = 0.0) -> Row:
     """The row of an output that cannot be compared in numbers."""
     inf = np.inf
     return Row(*where, kind, precision, inf, inf, inf, inf, scale, ratio=inf, equal=False, problem=problem)
@@ -202,9 +230,7 @@ def _exact(
     if not differs.any():
         return Row(*where, kind, precision, scale=1.0, elements=ref.size)
     index = tuple(np.argwhere(differs)[0].tolist())
-    problem = f"must be exactly equal; at {list(index)} expected {ref[index]}, got {got[index]}."
-    expected, given = float(ref[index]), float(got[index])
-    gap = abs(expected - given)
-    return replace(
-        failed(where, kind, precision, problem, 1.0), max_abs=gap, max_rel=gap, index=index, ref=expected, got=given
-    )
+    text = f"must be exactly equal; at {list(index)} expected {ref[index]}, got {got[index]}."
+    row = failed(where, kind, precision, Problem(ProblemKind.INTEGER, text), 1.0)
+    gap = abs(float(ref[index]) - float(got[index]))
+    return replace(row, max_abs=gap, max_rel=gap, index=index, ref=float(ref[index]), got=float(got[index]))

@@ -43,36 +43,36 @@ def measure(bits: Sequence[int], values: Arrays, vjps: Arrays) -> Rounding:
         values: [S, ...], outputs.
         vjps: [S, ...].
     """
-    found, precisions = Rounding(), list(dict.fromkeys(bits[1:]))
+    rounding, precisions = Rounding(), list(dict.fromkeys(bits[1:]))
     places = {p: np.flatnonzero(np.array(bits[1:]) == p) + 1 for p in precisions}
     for kind, answers in (("value", values), ("vjp", vjps)):
         for name, several in answers.items():
             by_bits = {p: several[samples] for p, samples in places.items()}
             if several.dtype.kind == "f":
-                found.sigmas[kind][name] = {p: _sigma(noisy, several[0], p) for p, noisy in by_bits.items()}
+                rounding.sigmas[kind][name] = {p: _sigma(noisy, several[0], p) for p, noisy in by_bits.items()}
             elif others := {
                 p: _others(noisy, several[0]) for p, noisy in by_bits.items() if (noisy != several[0]).any()
             }:
-                found.alternatives[name] = others
-    return found
+                rounding.alternatives[name] = others
+    return rounding
 
 
 def _sigma(noisy: np.ndarray, still: np.ndarray, bits: int) -> np.ndarray:
-    """Root mean square movement; infinite where noise leaves the finite numbers, 0 where these are left without.
+    """Root mean square change; infinite where noise leaves the finite numbers, 0 where these are left without.
 
     It is never so small that an answer of the noise itself would be called different, as at a branch that few take.
     """
     with np.errstate(invalid="ignore", over="ignore"):
-        moved = np.where(noisy == still, 0.0, np.abs(noisy - still))
-        sigma = np.sqrt(np.mean(np.square(moved), axis=0)) * 2.0 ** (min(bits, CARRIED) - bits)
-        sigma = np.maximum(sigma, moved.max(axis=0) / C)
+        change = np.where(noisy == still, 0.0, np.abs(noisy - still))
+        sigma = np.sqrt(np.mean(np.square(change), axis=0)) * 2.0 ** (min(bits, CARRIED) - bits)
+        sigma = np.maximum(sigma, change.max(axis=0) / C)
     sigma = np.where((sigma > 0.0) | (still != 0.0), np.maximum(sigma, SMALLEST[bits]), 0.0)
     is_held = np.isfinite(sigma) & (np.abs(still) <= LARGEST[bits])
     return np.where(np.isfinite(still), np.where(is_held, sigma, np.inf), 0.0)
 
 
 def _others(noisy: np.ndarray, still: np.ndarray) -> np.ndarray:
-    return np.unique([one for one in noisy if np.any(one != still)], axis=0)
+    return np.unique([sample for sample in noisy if np.any(sample != still)], axis=0)
 
 
 def encode(sigma: np.ndarray) -> np.ndarray:

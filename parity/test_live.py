@@ -14,7 +14,7 @@ from parity.goldens.expected import Divergence
 from parity.goldens.store import Store
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
-from parity.live.comparison import WITHOUT_GRADIENTS, Reference, Sample, compare_live, worst_ratio
+from parity.live.comparison import WITHOUT_GRADIENTS, Sample, compare_live, reference_golden, worst_ratio
 from parity.live.metamorphic import RELATIONS
 from parity.live.repro import write
 from parity.live.shrink import shrink
@@ -33,10 +33,10 @@ def _provided(request: pytest.FixtureRequest, implementation: Implementation, la
 
 
 def _settings(request: pytest.FixtureRequest, layer: str) -> hypothesis.settings:
-    asked = request.config.getoption("--parity-examples")
+    examples = request.config.getoption("--parity-examples")
     is_random = request.config.getoption("--hypothesis-seed") is not None or not os.environ.get("CI")
     return hypothesis.settings(
-        max_examples=asked or (EXAMPLES_OF_HEAVY if layer in HEAVY else EXAMPLES),
+        max_examples=examples or (EXAMPLES_OF_HEAVY if layer in HEAVY else EXAMPLES),
         deadline=None,
         database=None,
         derandomize=not is_random,
@@ -58,7 +58,7 @@ def test_live(
     entry = REGISTRY[layer]
     known = [d for d in divergences if d.layer == layer]
     precisions = asked_precisions(request.config.getoption("--parity-precision"))
-    found: list[tuple[Sample, Row]] = []
+    failures: list[tuple[Sample, Row]] = []
 
     @_settings(request, layer)
     @hypothesis.given(
@@ -69,24 +69,22 @@ def test_live(
         hypothesis.target(worst_ratio([row for row in rows if row.equal]), label="error over tolerance")
         different = [row for row in rows if not row.equal and not any(d.covers(row) for d in known)]
         if different:
-            found.append((sample, different[0]))
+            failures.append((sample, different[0]))
             pytest.fail(f"{sample.how}\n" + "\n".join(row.sentence() for row in different[:6]))
 
     try:
         equivalent()
     except BaseException as error:
-        if found:
+        if failures:
             name = request.config.getoption("--parity-impl")
-            path = _repro(name, reference, implementation, layer, precisions, *found[0])
+            path = _repro(name, reference, implementation, layer, precisions, *failures[0])
             error.add_note(f"{path} shows it on the smallest input that was found.")
         raise
 
 
-def _same(row: Row, other: Row) -> bool:
-    return (row.output, row.kind, row.dtype, bool(row.problem)) == (
-        *(other.output, other.kind, other.dtype),
-        bool(other.problem),
-    )
+def _failure(row: Row) -> tuple[object, ...]:
+    """What two failures of a layer must share to be the same one."""
+    return row.output, row.kind, row.dtype, row.problem and row.problem.kind
 
 
 def _repro(
@@ -102,11 +100,11 @@ def _repro(
 
     def fails(tried: Sample) -> bool:
         rows = compare_live(reference, implementation, entry, tried, precisions)
-        return any(not row.equal and _same(row, first) for row in rows)
+        return any(not row.equal and _failure(row) == _failure(first) for row in rows)
 
-    golden = Reference(reference, entry, shrink(entry, sample, fails)).golden(precisions)
+    golden = reference_golden(reference, entry, shrink(entry, sample, fails), precisions)
     rows = Judge(implementation, precisions).rows(golden)
-    row = next(row for row in rows if not row.equal and _same(row, first))
+    row = next(row for row in rows if not row.equal and _failure(row) == _failure(first))
     return write(golden, row, name, REPRO_FOLDER)
 
 

@@ -30,15 +30,15 @@ def flags_of(layer: str) -> dict[str, str]:
 
 
 def mapped(layer: LayerFn, is_pmapped: bool) -> LayerFn:
-    """The layer on `D` devices: what they share is given to each, and everything comes out with an axis of devices."""
+    """The layer on `D` devices: each gets what they share, and every output has an axis of devices."""
 
     def call(x: Tensors, s: Settings) -> Tensors:
-        given = {
+        per_device = {
             name: value if name.startswith(OWN) else jnp.broadcast_to(value, (s["D"], *value.shape))
             for name, value in x.items()
         }
         mapping = jax.pmap if is_pmapped and jax.local_device_count() >= s["D"] else jax.vmap
-        return mapping(lambda own: layer(own, {**s, "axis_name": AXIS}), axis_name=AXIS)(given)
+        return mapping(lambda inputs: layer(inputs, {**s, "axis_name": AXIS}), axis_name=AXIS)(per_device)
 
     return call
 

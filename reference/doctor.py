@@ -1,7 +1,7 @@
 """One screen on what this machine has of the original, and what is missing.
 
-Exit code 0: something can speak for the original, and all is as it should be. 1: something differs (a
-modified original, versions other than the lock's, a wrong weights file). 2: nothing can speak for it.
+Exit code 0: there is a reference, and all is as it should be. 1: something differs (a
+modified original, versions other than the lock's, a wrong weights file). 2: there is no reference.
 
 Example:
     python -m reference doctor
@@ -40,7 +40,7 @@ class Findings:
     """What the doctor found.
 
     Attributes:
-        speaker: what a check would take for the truth: `original`, `goldens` or `nothing`.
+        reference: what a check would take for the truth: `original`, `goldens` or `nothing`.
         original: the installed `disco_rl`.
         pins: number of packages in the lock; 0 where there is no lock.
         mismatches: packages that are not as locked.
@@ -51,7 +51,7 @@ class Findings:
         fixtures_error: why there are none.
     """
 
-    speaker: str
+    reference: str
     original: identity.Identity
     pins: int
     mismatches: tuple[Mismatch, ...]
@@ -63,8 +63,8 @@ class Findings:
 
     @property
     def exit_code(self) -> int:
-        """0 all well, 1 something differs, 2 nothing can speak."""
-        if self.speaker == "nothing":
+        """0 all well, 1 something differs, 2 no reference."""
+        if self.reference == "nothing":
             return 2
         recorded_elsewhere = self.fixtures_commit not in (None, self.original.commit)
         strange = self.original.state in ("modified", "other")
@@ -81,12 +81,12 @@ def read_lock(path: pathlib.Path) -> dict[str, str]:
 
 def compare_versions(pins: dict[str, str]) -> tuple[Mismatch, ...]:
     """Returns the pins that are not met; a local suffix such as `+cpu` is the same release."""
-    found = []
+    mismatches = []
     for package, locked in sorted(pins.items()):
         installed = _installed_version(package)
         if installed is None or installed.partition("+")[0] != locked:
-            found.append(Mismatch(package, locked, installed))
-    return tuple(found)
+            mismatches.append(Mismatch(package, locked, installed))
+    return tuple(mismatches)
 
 
 def _installed_version(package: str) -> str | None:
@@ -116,17 +116,17 @@ def examine(root: pathlib.Path = ROOT) -> Findings:
     original = identity.identify()
     commit, fixtures_error = read_fixtures((root / "parity" / "fixtures").resolve())
     pins = read_lock(root / "requirements.lock")
-    found, error = None, None
+    verified, error = None, None
     try:
-        found = weights.find_weights(download=False)
+        verified = weights.find_weights(download=False)
     except weights.WeightsError as caught:
         error = caught
     return Findings(
-        speaker="original" if original.is_runnable else "goldens" if commit else "nothing",
+        reference="original" if original.is_runnable else "goldens" if commit else "nothing",
         original=original,
         pins=len(pins),
         mismatches=compare_versions(pins),
-        weights=found,
+        weights=verified,
         weights_error=None if error is None else str(error),
         weights_wrong=error is not None and not isinstance(error, weights.WeightsMissingError),
         fixtures_commit=commit,
@@ -153,7 +153,7 @@ def remedies(findings: Findings) -> list[tuple[str, str]]:
 
 def render(findings: Findings) -> str:
     """Returns the findings as a screen of text."""
-    rows = [("reference", _speaker_line(findings)), ("original", _original_line(findings.original))]
+    rows = [("reference", _reference_line(findings)), ("original", _original_line(findings.original))]
     rows.append(("versions", _versions_line(findings)))
     rows += [("", _mismatch_line(mismatch)) for mismatch in findings.mismatches[:MOST_MISMATCHES]]
     rows += [("weights", _weights_line(findings)), ("goldens", _fixtures_line(findings))]
@@ -164,11 +164,11 @@ def render(findings: Findings) -> str:
     return "\n".join(_wrap(label, text) for label, text in rows)
 
 
-def _speaker_line(findings: Findings) -> str:
-    """Says which reference would speak."""
-    if findings.speaker == "original":
+def _reference_line(findings: Findings) -> str:
+    """Says which reference a check would use."""
+    if findings.reference == "original":
         return "the original, live" + (", MODIFIED" if findings.original.state == "modified" else "")
-    if findings.speaker == "goldens":
+    if findings.reference == "goldens":
         return "recorded goldens (the original itself is not installed)"
     return "nothing: there is neither the original nor a recording of it"
 
@@ -197,10 +197,10 @@ def _mismatch_line(mismatch: Mismatch) -> str:
 
 def _weights_line(findings: Findings) -> str:
     """Says which weights were found."""
-    found = findings.weights
-    if found is None:
+    file = findings.weights
+    if file is None:
         return findings.weights_error or "none"
-    return f"{found.path} (from {found.source}), sha256 {found.sha256[:12]}… verified"
+    return f"{file.path} (from {file.source}), sha256 {file.sha256[:12]}… verified"
 
 
 def _fixtures_line(findings: Findings) -> str:

@@ -87,25 +87,17 @@ def explain_failure(output: str, requirement: str) -> str:
     """Says in a few words why pip failed."""
     host = re.search(r"//([^/]+)/", requirement)
     for pattern, sentence in FETCH_FAILURES:
-        found = re.search(pattern, output)
-        if found:
-            words = found.group(found.lastindex or 0).strip().rstrip(".")
+        match = re.search(pattern, output)
+        if match:
+            words = match.group(match.lastindex or 0).strip().rstrip(".")
             return sentence.format(host=host.group(1) if host else "the repository", found=words)
     return "pip gave no reason"
 
 
 def _pip_install(requirement: str) -> tuple[int, str]:
     """Runs pip for one requirement, dependencies left alone; returns its exit code and output."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--no-deps",
-        "--no-build-isolation",
-        "--force-reinstall",
-    ]
-    command += ["--no-input", "--disable-pip-version-check", requirement]
+    options = ["--no-deps", "--no-build-isolation", "--force-reinstall", "--no-input", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "install", *options, requirement]
     surroundings = os.environ | {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     done = subprocess.run(command, capture_output=True, text=True, env=surroundings, check=False)
     return done.returncode, done.stdout + done.stderr
@@ -129,11 +121,11 @@ def main(argv: list[str] | None = None) -> int:
         print(error)
         return 1
     importlib.invalidate_caches()
-    found = identity.identify()
-    print(identity.describe(found))
-    if found.state != "genuine":
-        print(found.message)
-    return 0 if found.state == "genuine" else 1
+    installed = identity.identify()
+    print(identity.describe(installed))
+    if installed.state != "genuine":
+        print(installed.message)
+    return 0 if installed.state == "genuine" else 1
 
 
 if __name__ == "__main__":

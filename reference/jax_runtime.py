@@ -9,7 +9,7 @@ import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 # Read when JAX's backend starts, so they are set before it is imported. One thread, so that sums are always taken in
 # the same order. Vectors of 128 bits, because with wider ones jaxlib 0.8.1 writes past the end of a buffer: the VJP of
@@ -37,6 +37,7 @@ Arrays = dict[str, np.ndarray]
 Tensors = dict[str, jax.Array]
 Settings = dict[str, Any]
 LayerFn = Callable[[Tensors, Settings], Tensors]
+Compiled = Literal["quickly", "as users do", "not at all"]
 
 
 def _is_float(value: Any) -> bool:
@@ -96,21 +97,21 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
-    told = sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
-    return hashlib.sha256("\n".join([platform.machine(), platform.processor(), *told]).encode()).hexdigest()[:12]
+    features = sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
+    return hashlib.sha256("\n".join([platform.machine(), platform.processor(), *features]).encode()).hexdigest()[:12]
 
 
 def keep_programs(folder: Path) -> None:
     """From now on keeps what is compiled for the next process that compiles the same, which checks spend much time on.
 
-    What is the same is for JAX to say: its version, flags and options and the computation, so that another original is
-    another program. The recorder's processes do not: two recordings that must agree are compiled twice.
+    JAX keys a program by its version, flags, options and computation, so another original is another program. The
+    recorder's processes keep nothing: two recordings that must agree are compiled twice.
     """
     if jax.config.jax_compilation_cache_dir:  # as the caller has set it
         return
-    own = folder / _processor()
-    own.mkdir(parents=True, exist_ok=True)
-    jax.config.update("jax_compilation_cache_dir", str(own))
+    of_processor = folder / _processor()
+    of_processor.mkdir(parents=True, exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", str(of_processor))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     compilation_cache.reset_cache()  # so that it looks there, if it has compiled something already
@@ -145,27 +146,29 @@ def on_host(layer: LayerFn) -> LayerFn:
 class JaxImplementation:
     """A named set of layers written in JAX; the harness's contract, and what the recorder needs besides."""
 
-    def __init__(self, name: str, description: str, layers: Mapping[str, LayerFn], quick: bool = True):
-        """Takes the layers by name, and whether to compile them quickly."""
-        self.name, self.description, self.layers = name, description, dict(layers)
-        self.quick = quick
+    def __init__(self, name: str, description: str, layers: Mapping[str, LayerFn], compiled: Compiled = "quickly"):
+        """Takes the layers by name, and how to compile them."""
+        self.name, self.description, self.layers, self.compiled = name, description, dict(layers), compiled
         self._compiled = functools.lru_cache(maxsize=PROGRAMS)(self._compile)
 
     @functools.cached_property
     def as_users_compile(self) -> JaxImplementation:
         """The same layers, compiled as users do: the originals of the goldens."""
-        return JaxImplementation(self.name, self.description, self.layers, quick=False)
+        return JaxImplementation(self.name, self.description, self.layers, "as users do")
 
-    def keep_programs(self, folder: Path) -> None:
-        """Keeps what is compiled from now on in a folder; optional in the contract."""
-        keep_programs(folder)
+    @functools.cached_property
+    def eagerly(self) -> JaxImplementation:
+        """The same layers, op by op."""
+        return JaxImplementation(self.name, self.description, self.layers, "not at all")
+
+    keep_programs = staticmethod(keep_programs)
 
     def forget_programs(self) -> None:
         """Drops what was compiled; each program holds memory maps."""
         self._compiled.cache_clear()
         jax.clear_caches()
 
-    def _compile(self, layer: str, settings: str, dtype: str, wrt: tuple[str, ...], jit: bool) -> Any:
+    def _compile(self, layer: str, settings: str, dtype: str, wrt: tuple[str, ...]) -> Any:
         fn, s = self.layers[layer], json.loads(settings)
 
         def bound(inputs: Tensors) -> Tensors:
@@ -176,10 +179,10 @@ class JaxImplementation:
                 return bound(inputs), {}
             return pull_back(bound, inputs, cotangents, wrt)
 
-        if not jit or self.is_on_host(layer):
+        if self.compiled == "not at all" or self.is_on_host(layer):
             return call
-        options = {option: value for option, value in QUICK.items() if self.quick and is_known(option)}
-        return jax.jit(call, compiler_options=options)
+        quick = {option: value for option, value in QUICK.items() if is_known(option)}
+        return jax.jit(call, compiler_options=quick if self.compiled == "quickly" else {})
 
     def is_on_host(self, layer: str) -> bool:
         """Whether a layer is Python and NumPy, which JAX cannot trace."""
@@ -200,10 +203,10 @@ class JaxImplementation:
         All arrays have an axis of samples in front; that of an input may be of size 1.
         """
         with precision("float64"):
-            program = self._compiled(layer, json.dumps(settings, sort_keys=True), "float64", tuple(wrt), True)
-            given = in_numpy(inputs, "float64"), in_numpy(cotangents, "float64")
-            traced = program.trace(*jax.tree.map(lambda x: x[0], given))
-            answers = monte_carlo.run_samples(traced.jaxpr, jax.tree.leaves(given), bits, seed)
+            program = self._compiled(layer, json.dumps(settings, sort_keys=True), "float64", tuple(wrt))
+            arguments = in_numpy(inputs, "float64"), in_numpy(cotangents, "float64")
+            traced = program.trace(*jax.tree.map(lambda x: x[0], arguments))
+            answers = monte_carlo.run_samples(traced.jaxpr, jax.tree.leaves(arguments), bits, seed)
             return jax.tree.unflatten(jax.tree.structure(traced.out_info), answers)
 
     def perturbed(self, bits: Sequence[int]) -> Perturbed:
@@ -225,49 +228,40 @@ class JaxImplementation:
         """
         if self.is_on_host(layer):
             return Rounding()
-        asked = [NONE, *(p for p in bits for _ in range(SAMPLES))]
-        given, pulled = ({name: x[None] for name, x in arrays.items()} for arrays in (inputs, cotangents))
-        answers = [_reduced(part) for part in self.samples(layer, given, settings, pulled, wrt, asked)]
-        rounding = measure(asked, *answers)
+        sample_bits = [NONE, *(p for p in bits for _ in range(SAMPLES))]
+        inputs_, cotangents_ = ({name: x[None] for name, x in arrays.items()} for arrays in (inputs, cotangents))
+        answers = [_reduced(part) for part in self.samples(layer, inputs_, settings, cotangents_, wrt, sample_bits)]
+        rounding = measure(sample_bits, *answers)
         if FLOAT64 in bits:
-            compiled = self.evaluate(layer, inputs, settings, "float64", cotangents, wrt)
+            compiled = self.run_and_vjp(layer, inputs, settings, "float64", cotangents, wrt)
             for kind, truth, several in zip(("value", "vjp"), compiled, answers, strict=True):
                 check_without_noise(layer, kind, truth, {name: x[0, ...] for name, x in several.items()}, rounding)
         return rounding
 
-    def evaluate(
+    def run_and_vjp(
         self,
         layer: str,
         inputs: Mapping[str, np.ndarray],
         settings: Settings,
         dtype: str,
-        cotangents: Mapping[str, np.ndarray] | None = None,
-        wrt: Sequence[str] = (),
-        jit: bool = True,
+        cotangents: Mapping[str, np.ndarray],
+        wrt: Sequence[str],
     ) -> tuple[Arrays, Arrays]:
-        """Returns (outputs, VJPs); VJPs are empty unless `wrt` names inputs."""
+        """Outputs and VJPs from one compiled program, in half the time of two; without VJPs where `wrt` is empty."""
         with precision(dtype):
-            call = self._compiled(layer, json.dumps(settings, sort_keys=True), dtype, tuple(wrt), jit)
-            given = in_numpy if hasattr(call, "lower") else cast  # what is not compiled would compute in NumPy
-            results = call(given(inputs, dtype), given(cotangents or {}, dtype))
-            outputs, gradients = jax.tree.map(np.asarray, results)
-        return outputs, gradients
+            call = self._compiled(layer, json.dumps(settings, sort_keys=True), dtype, tuple(wrt))
+            convert = in_numpy if hasattr(call, "lower") else cast  # what is not compiled would compute in NumPy
+            return jax.tree.map(np.asarray, call(convert(inputs, dtype), convert(cotangents, dtype)))
 
     def run(self, layer: str, inputs: Arrays, settings: Settings, dtype: str) -> Arrays:
         """The layer's outputs."""
-        return self.evaluate(layer, inputs, settings, dtype)[0]
-
-    def run_and_vjp(
-        self, layer: str, inputs: Arrays, settings: Settings, dtype: str, cotangents: Arrays, wrt: Sequence[str]
-    ) -> tuple[Arrays, Arrays]:
-        """Both at once, from one compiled program: optional in the contract, and half the time here."""
-        return self.evaluate(layer, inputs, settings, dtype, cotangents, wrt)
+        return self.run_and_vjp(layer, inputs, settings, dtype, {}, ())[0]
 
     def vjp(
         self, layer: str, inputs: Arrays, settings: Settings, dtype: str, cotangents: Arrays, wrt: Sequence[str]
     ) -> Arrays:
         """The layer's vector-Jacobian product with respect to the inputs in `wrt`."""
-        return self.evaluate(layer, inputs, settings, dtype, cotangents, wrt)[1]
+        return self.run_and_vjp(layer, inputs, settings, dtype, cotangents, wrt)[1]
 
 
 class Perturbed:

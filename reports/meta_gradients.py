@@ -30,7 +30,7 @@ from parity.layers import REGISTRY
 from parity.layers.draw import case_inputs
 from parity.layers.metatraining import BOTH_ALIVE, FRESH, FULL
 from parity.layers.spec import Case
-from parity.live.comparison import Reference, Sample
+from parity.live.comparison import Sample, reference_golden
 from reports import page
 
 LAYER = REGISTRY["meta_train/outer_loss"]
@@ -79,7 +79,7 @@ def sample(size: str, agent: str, steps: int, seed: int) -> Sample:
 
 def compared(original: Implementation, port: Implementation, size: str, agent: str, steps: int, seed: int) -> Line:
     """One line."""
-    golden = Reference(original, LAYER, sample(size, agent, steps, seed)).golden(("float64",))
+    golden = reference_golden(original, LAYER, sample(size, agent, steps, seed), ("float64",))
     every = Judge(port, ("float64",)).rows(golden)
     rows = [row for row in every if row.output.startswith(META_GRADIENT)]
     worst = max(rows, key=lambda row: row.ratio)

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parity.compare import compare, failed
+from parity.compare import Problem, ProblemKind, compare, failed
 from parity.errors import CannotRun
 from parity.implementation import KNOWN
 from parity.layers import REGISTRY
@@ -142,7 +142,9 @@ print(json.dumps(answer))
 
 
 def test_an_output_that_is_not_given_is_not_called_different():
-    absent = failed(("disco/agent_loss", "plain", "log/y"), "value", "float64", "is missing; the layer gave ['loss'].")
+    absent = failed(
+        ("disco/agent_loss", "plain", "log/y"), "value", "float64", Problem(ProblemKind.MISSING, "is missing.")
+    )
     rows = [row("disco/agent_loss", 1.0, "loss"), absent]
     found = made("1.0", {}, ["disco/agent_loss"], rows=rows)
     assert found.different_layers() == []
@@ -334,7 +336,10 @@ def test_the_whole_page_does_without_the_package(tmp_path, monkeypatch):
 
 
 def test_rows_survive_the_way_between_processes():
-    rows = [row("ops/kl", 2.0), failed(("ops/kl", "plain", "out"), "vjp", "float64", "raised ValueError: no")]
+    rows = [
+        row("ops/kl", 2.0),
+        failed(("ops/kl", "plain", "out"), "vjp", "float64", Problem(ProblemKind.CALL, "raised ValueError: no")),
+    ]
     assert [bench.row_from_dict(json.loads(json.dumps(bench.row_as_dict(r)))) for r in rows] == rows
 
 

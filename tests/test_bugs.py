@@ -126,7 +126,7 @@ def average():
 
 def test_planting_changes_what_is_imported_inside_and_nothing_afterwards():
     before = snapshot()
-    with mutants.planted(CATALOGUE["polyak_reversed"]):
+    with mutate.edited(*CATALOGUE["polyak_reversed"].edits):
         assert average() == pytest.approx(0.1)
     assert average() == pytest.approx(0.9)
     assert snapshot() == before
@@ -134,7 +134,7 @@ def test_planting_changes_what_is_imported_inside_and_nothing_afterwards():
 
 def test_planting_leaves_nothing_behind_after_an_exception():
     before = snapshot()
-    with pytest.raises(ZeroDivisionError), mutants.planted(CATALOGUE["polyak_reversed"]):
+    with pytest.raises(ZeroDivisionError), mutate.edited(*CATALOGUE["polyak_reversed"].edits):
         raise ZeroDivisionError
     assert snapshot() == before
 
@@ -151,7 +151,7 @@ def test_an_edit_that_does_not_fit_is_refused_and_leaves_nothing_behind():
 
 def test_several_mistakes_can_be_planted_at_once():
     pair = [CATALOGUE["polyak_reversed"], CATALOGUE["gate_order_of_torch"]]
-    with mutants.planted(*pair):
+    with mutate.edited(*(edit for mutant in pair for edit in mutant.edits)):
         assert average() == pytest.approx(0.1)
     mutant = mutants.implementation_with(*pair)
     clean = importlib.import_module("port.adapter").implementation
@@ -214,8 +214,8 @@ def test_spans_find_functions_methods_lambdas_and_constants():
 
 def test_a_kill_is_judged_by_the_first_layer_in_the_data_flow():
     found = Kill("polyak_reversed", "optim/target_average", {"goldens": "agent/loss", "gradients": "ops/kl"})
-    assert (found.first, found.is_at_named, found.found_by) == ("ops/kl", False, ["goldens", "gradients"])
-    assert Kill("polyak_reversed", "ops/kl", {"goldens": "", "live": hunt.NOT_RUN}).found_by == []
+    assert (found.first, found.is_at_named, found.killed_by) == ("ops/kl", False, ["goldens", "gradients"])
+    assert Kill("polyak_reversed", "ops/kl", {"goldens": "", "live": hunt.NOT_RUN}).killed_by == []
 
 
 QUARTER = [bug.name for i, bug in enumerate(CATALOGUE.values()) if i % 4 == 0 or bug.name in FROM_DISCO_TORCH]
@@ -229,7 +229,7 @@ def test_a_planted_mistake_is_found_at_its_layer(name):
 
 
 def test_the_port_as_it_is_gives_nothing_to_find():
-    ready = hunt.prepared("values/retrace")
+    ready = hunt.prepare_layer("values/retrace")
     assert ready.differences == []
     assert ready.enters == hunt.reached_by("values/retrace")
     clean = mutate.load_edited(mutants.PORT, ())
@@ -239,7 +239,7 @@ def test_the_port_as_it_is_gives_nothing_to_find():
 def test_a_port_that_differs_itself_is_no_ground_to_hunt_in(monkeypatch):
     mutant = mutate.load_edited(mutants.PORT, CATALOGUE["kl_the_other_way"].edits)
     monkeypatch.setattr(hunt, "unchanged", lambda: mutant)
-    wrong = hunt.prepared("ops/kl")
+    wrong = hunt.prepare_layer("ops/kl")
     assert "ops/kl" in wrong.differences[0]
 
     class Pool:
@@ -265,8 +265,8 @@ def test_a_change_that_changes_nothing_survives():
     same = mutate.Edit("port.optimizers", "p + updates[name]", "updates[name] + p")
     layers = ("optim/update", "optim/target_average")
     reached = {layer: hunt.reached_by(layer) for layer in layers}
-    hunted = hunt.hunt(mutants.Bug("polyak_reversed", "optim", layers[0], (same,), "-", "-", "-"), reached)
-    assert not hunted.found_by
+    hunted = hunt.kill(mutants.Mutant("polyak_reversed", "optim", layers[0], (same,), "-", "-", "-"), reached)
+    assert not hunted.killed_by
     matrix = report.Matrix([hunted], 1.0, "nobody")
     assert not matrix.is_good
     assert matrix.survivors == [hunted]
@@ -294,7 +294,7 @@ class Counting:
 
 def test_a_reference_is_asked_each_question_once():
     inner = Counting()
-    reference = live_hunt.Remembering(inner)
+    reference = live_hunt.remembering(inner)
     questions = [(np.ones(2), {"K": 3}), (np.ones(2), {"K": 3}), (np.zeros(2), {"K": 3}), (np.ones(2), {"K": 4})]
     for x, settings in questions:
         assert np.array_equal(reference.run("ops/kl", {"x": x}, settings, "float64")["out"], x * 2)
@@ -319,9 +319,9 @@ class Whole(Counting):
 
 
 def test_what_is_optional_is_offered_where_the_reference_has_it_and_asked_once():
-    bare, inner = live_hunt.Remembering(Counting()), Whole()
+    bare, inner = live_hunt.remembering(Counting()), Whole()
     assert not hasattr(bare, "run_and_vjp") and not hasattr(bare, "rounding")
-    reference, x = live_hunt.Remembering(inner), {"x": np.ones(2)}
+    reference, x = live_hunt.remembering(inner), {"x": np.ones(2)}
     for _ in range(2):
         outs, vjps = reference.run_and_vjp("ops/kl", x, {}, "float64", {"out": np.ones(2)}, ["x"])
         assert (outs["out"].tolist(), vjps["x"].tolist()) == ([2.0, 2.0], [2.0, 2.0])
@@ -334,9 +334,9 @@ def test_what_is_optional_is_offered_where_the_reference_has_it_and_asked_once()
 
 def test_sigma_is_measured_once_for_all_mistakes_at_a_layer():
     inner, layer = Whole(), REGISTRY["ops/signed_hyperbolic"]
-    reference = live_hunt.Remembering(inner)
+    reference = live_hunt.remembering(inner)
     sample = live_hunt.comparison.drawn(layer, layer.cases[0], 0)
-    goldens = [live_hunt.comparison.Reference(reference, layer, sample).golden() for _ in range(2)]
+    goldens = [live_hunt.comparison.reference_golden(reference, layer, sample) for _ in range(2)]
     assert inner.asked == 2  # the answer and sigma
     assert goldens[0].sigma("value", "out", 53).any()
 
@@ -360,7 +360,7 @@ class Sure:
 
 def test_a_mistake_is_found_live(monkeypatch):
     monkeypatch.setattr(live_hunt.comparison, "live_reference", Sure)
-    row, _ = live_hunt.hunt_live("ops/kl", {"kl_the_other_way": "plain"})["kl_the_other_way"]
+    row, _ = live_hunt.kill_live("ops/kl", {"kl_the_other_way": "plain"})["kl_the_other_way"]
     assert (row.layer, row.equal) == ("ops/kl", False)
 
 
@@ -368,15 +368,15 @@ def test_a_mistake_that_needs_another_setting_is_found_live(monkeypatch):
     monkeypatch.setattr(live_hunt.comparison, "live_reference", Sure)
     layer, name = "values/loss_from_target", "squared_error_without_half"
     case = next(case.name for case in REGISTRY[layer].cases if not REGISTRY[layer].case_settings(case)["categorical"])
-    assert live_hunt.hunt_live(layer, {name: "plain"})[name][0] is None
-    assert live_hunt.hunt_live(layer, {name: case})[name][0] is not None
+    assert live_hunt.kill_live(layer, {name: "plain"})[name][0] is None
+    assert live_hunt.kill_live(layer, {name: case})[name][0] is not None
 
 
 def test_a_port_that_differs_live_is_no_ground_to_hunt_in(monkeypatch):
     other = mutate.load_edited(mutants.PORT, CATALOGUE["kl_the_other_way"].edits)
     monkeypatch.setattr(live_hunt.comparison, "live_reference", lambda: other)
     with pytest.raises(CannotRun, match="differs live"):
-        live_hunt.hunt_live("ops/kl", {})
+        live_hunt.kill_live("ops/kl", {})
 
 
 def test_live_samples_are_of_one_size():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from parity.compare import NUM_BINS, Row, compare
+from parity.compare import NO_NUMBERS, NUM_BINS, ProblemKind, Row, compare
 from parity.goldens import check
 from parity.goldens.check import Judge, kinds_judged, planted_error_is_found, rows_expected
 from parity.sigma import Rounding
@@ -86,7 +86,8 @@ def test_where_scale_and_sigma_are_0_nothing_is_allowed(kind):
 def test_a_stopped_gradient_is_said_to_be_one():
     zero = np.zeros(3)
     row = judge(np.array([0.0, 1e-300, 0.0]), "vjp", ref=zero)
-    assert "stopped in the reference" in row.problem
+    assert "stopped in the reference" in row.problem.text
+    assert row.problem.kind is ProblemKind.ZEROS
     assert not row.is_of_form
 
 
@@ -97,7 +98,7 @@ def test_a_gradient_that_cancels_in_the_reference_may_be_off_by_its_tolerance():
 
 
 def test_a_gradient_that_flows_in_the_reference_must_flow():
-    assert "is zero here" in judge(np.zeros((2, 2)), "vjp").problem
+    assert "is zero here" in judge(np.zeros((2, 2)), "vjp").problem.text
     assert judge(np.zeros((2, 2)), "vjp", sigma=1.0).equal
 
 
@@ -108,7 +109,7 @@ def test_an_infinite_sigma_frees_its_element_and_no_other():
         assert not judge(np.where(REF == 0.5, anything, REF), sigma=sigma).equal
     for missing in (np.nan, np.inf):
         ref = np.where(REF == 0.5, missing, REF)
-        assert "at [1, 0] is missing" in judge(REF.copy(), ref=ref, sigma=sigma).problem
+        assert "at [1, 0] is missing" in judge(REF.copy(), ref=ref, sigma=sigma).problem.text
 
 
 def test_an_element_that_nothing_is_asked_of_does_not_hide_an_error_elsewhere():
@@ -131,7 +132,7 @@ def test_integers_and_bools_are_compared_exactly():
     ref = np.array([1, 3])
     assert judge(np.array([1, 3], np.int64), ref=ref).equal
     row = judge(np.array([1, 2]), ref=ref)
-    assert "expected 3, got 2" in row.problem
+    assert "expected 3, got 2" in row.problem.text
     assert (row.index, row.max_abs) == ((1,), 1.0)
     assert not judge(np.array([True, False]), ref=np.array([True, True])).equal
 
@@ -148,21 +149,22 @@ def test_an_integer_may_be_one_that_rounding_gives_at_that_element():
 
 
 @pytest.mark.parametrize(
-    ("got", "part"),
+    ("got", "kind", "part"),
     [
-        (REF[:1], "shape [2, 2], got [1, 2]"),
-        (REF.astype(np.float32), "dtype float64, got float32"),
-        ([1.0], "NumPy array, got list"),
-        (np.where(REF == 0.5, np.nan, REF), "NaN at [1, 0] is not in the reference"),
-        (np.where(REF == 0.5, np.inf, REF), "+infinity at [1, 0]"),
-        (np.where(REF == 0.5, -np.inf, REF), "-infinity at [1, 0]"),
-        (REF.astype(np.int64), "dtype float64, got int64"),
+        (REF[:1], ProblemKind.FORM, "shape [2, 2], got [1, 2]"),
+        (REF.astype(np.float32), ProblemKind.FORM, "dtype float64, got float32"),
+        ([1.0], ProblemKind.FORM, "NumPy array, got list"),
+        (np.where(REF == 0.5, np.nan, REF), ProblemKind.NOT_FINITE, "NaN at [1, 0] is not in the reference"),
+        (np.where(REF == 0.5, np.inf, REF), ProblemKind.NOT_FINITE, "+infinity at [1, 0]"),
+        (np.where(REF == 0.5, -np.inf, REF), ProblemKind.NOT_FINITE, "-infinity at [1, 0]"),
+        (REF.astype(np.int64), ProblemKind.FORM, "dtype float64, got int64"),
     ],
 )
-def test_structure_is_checked_before_numbers(got, part):
+def test_structure_is_checked_before_numbers(got, kind, part):
     row = judge(got, sigma=1e3)
     assert not row.equal
-    assert part in row.problem
+    assert part in row.problem.text
+    assert row.problem.kind is kind
     assert row.is_of_form
 
 
@@ -179,7 +181,7 @@ def test_what_is_not_finite_in_the_reference_must_be_there_as_it_is(missing):
 @pytest.mark.parametrize("precision", ["float32", "tf32", "fp16", "bf16"])
 def test_below_float64_answers_are_float32(precision):
     assert judge(REF.astype(np.float32), precision=precision).equal
-    assert "dtype float32, got float64" in judge(REF.copy(), precision=precision).problem
+    assert "dtype float32, got float64" in judge(REF.copy(), precision=precision).problem.text
     assert judge(REF.copy(), precision=precision, dtype="float64").equal
 
 
@@ -193,7 +195,7 @@ def test_a_large_array_is_compared_by_its_sketch_and_one_wrong_element_shows():
     assert not row.equal
     assert row.max_abs == pytest.approx(1e-9, rel=1e-3)
     assert row.index == ((123 * 200 + 45) % ref.size,)
-    assert "shape" in judge(whole.T.copy(), ref=ref, shape=whole.shape).problem
+    assert "shape" in judge(whole.T.copy(), ref=ref, shape=whole.shape).problem.text
 
 
 def test_an_empty_output_is_equal():
@@ -310,6 +312,51 @@ def test_a_value_of_the_wrong_form_is_seen_in_no_precision():
     golden = made.golden()
     rows = rows_of(golden, made.Answers(np.full(golden.outputs["out"].shape, np.nan)))
     assert {row.seen for row in rows} == {""}
+
+
+class Breaks(made.Answers):
+    """An implementation whose `run` breaks the contract in a named way."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def run(self, layer, inputs, settings, dtype):
+        x = inputs["x"]
+        answers = {
+            "changes": lambda: {"out": x.__iadd__(1.0) * 1},
+            "shares": lambda: {"out": x},
+            "returns a list": lambda: [x],
+            "leaves out": lambda: {},
+            "adds": lambda: {"out": x * 1, "more": x * 1},
+            "reshapes": lambda: {"out": x[:1] * 1},
+        }
+        return answers[self.how]()
+
+
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    [
+        ("raises", ProblemKind.CALL),
+        ("changes", ProblemKind.CALL),
+        ("shares", ProblemKind.CALL),
+        ("returns a list", ProblemKind.CALL),
+        ("leaves out", ProblemKind.MISSING),
+        ("adds", ProblemKind.EXTRA),
+        ("reshapes", ProblemKind.FORM),
+    ],
+)
+def test_an_answer_without_numbers_says_so_by_its_kind(how, kind):
+    rows = rows_of(made.golden(), Breaks(how), ("float64",))
+    assert [row.problem.kind for row in rows if not row.equal] == [kind]
+    assert kind in NO_NUMBERS
+
+
+@pytest.mark.parametrize("result", [None, {"out": REF}, ({}, {}, {})])
+def test_both_at_once_must_be_a_pair(result):
+    answers = made.Answers(None)
+    answers.run_and_vjp = lambda *_: result
+    rows = rows_of(made.golden(vjp=1.0), answers, ("float64",))
+    assert [(row.kind, row.problem.kind) for row in rows] == [("value", ProblemKind.CALL), ("vjp", ProblemKind.CALL)]
 
 
 # Planted errors

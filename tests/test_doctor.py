@@ -50,13 +50,13 @@ def test_it_fits_on_one_screen(findings):
     ("findings", "code"),
     [
         (WELL, 0),
-        (_but(original=ABSENT, speaker="goldens"), 0),
+        (_but(original=ABSENT, reference="goldens"), 0),
         (_but(original=MODIFIED), 1),
-        (_but(original=OTHER, speaker="goldens"), 1),
+        (_but(original=OTHER, reference="goldens"), 1),
         (_but(mismatches=MANY[:1]), 1),
         (_but(weights_wrong=True), 1),
         (_but(fixtures_commit="f" * 40), 1),
-        (_but(original=ABSENT, speaker="nothing", fixtures_commit=None), 2),
+        (_but(original=ABSENT, reference="nothing", fixtures_commit=None), 2),
     ],
     ids=["well", "goldens_only", "modified", "other", "version", "weights", "other_recording", "nothing"],
 )
@@ -67,7 +67,7 @@ def test_exit_codes(findings, code):
 def test_it_says_who_speaks():
     assert "the original, live" in doctor.render(WELL)
     assert "MODIFIED" in doctor.render(_but(original=MODIFIED))
-    assert "recorded goldens" in doctor.render(_but(original=ABSENT, speaker="goldens"))
+    assert "recorded goldens" in doctor.render(_but(original=ABSENT, reference="goldens"))
 
 
 def test_each_fault_has_a_command_that_mends_it():

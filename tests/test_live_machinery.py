@@ -13,7 +13,7 @@ from parity.goldens.check import Judge
 from parity.implementation import load
 from parity.layers import REGISTRY
 from parity.live import metamorphic, repro, shrink, strategies
-from parity.live.comparison import Reference, check_layer_live, compare_live, drawn, live_reference, worst_ratio
+from parity.live.comparison import compare_live, drawn, live_reference, reference_golden, worst_ratio
 from parity.sigma import Rounding
 from parity.tolerance import PRECISIONS, C, K
 from tests import toy
@@ -144,10 +144,6 @@ def test_a_gradient_that_vanishes_only_where_rounding_meets_a_kink_is_a_matter_o
     assert not different(live(standin, load("port"), "values/from_logits", "K601", net_out=zero))
 
 
-def test_checking_a_layer_by_name_uses_the_live_reference():
-    assert not different(check_layer_live(load("port"), "ops/two_hot"))
-
-
 @pytest.mark.parametrize("layer", list(REGISTRY))
 def test_every_layer_has_a_menu_with_its_first_case_and_the_smallest_first(layer):
     entry = REGISTRY[layer]
@@ -192,7 +188,7 @@ def test_a_failure_shrinks_to_the_sizes_and_values_that_show_it(standin, tmp_pat
     assert (smallest.settings["T"], smallest.settings["B"], smallest.settings["A"]) == (3, 1, 2)
     assert not smallest.inputs["rewards"].any() or not smallest.inputs["target_values"].any()
 
-    golden = Reference(standin, RETRACE, smallest).golden()
+    golden = reference_golden(standin, RETRACE, smallest)
     row = different(Judge(candidate).rows(golden))[0]
     path = repro.write(golden, row, "tests.toy:implementation", tmp_path)
     assert_shows_it_without_jax_or_the_harness(path, tmp_path)
@@ -328,7 +324,7 @@ WRONG = {
 def test_each_relation_holds_and_can_fail(standin, name):
     chosen = relation(name)
     case = chosen.template(RETRACE)
-    golden = Reference(standin, RETRACE, drawn(RETRACE, case, 0)).golden(("float64",), gradients=False)
+    golden = reference_golden(standin, RETRACE, drawn(RETRACE, case, 0), ("float64",), gradients=False)
     assert golden.sigma("value", "q_target", 53).any()
     assert not chosen.check(load("port"), RETRACE, golden)
     said = chosen.check(changed(RETRACE.name, WRONG[name]), RETRACE, golden)

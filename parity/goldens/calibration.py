@@ -28,15 +28,12 @@ class Held:
     counts: list[int] = field(default_factory=lambda: [0] * NUM_BINS)
 
     def add(self, row: Row) -> None:
-        """Takes one comparison in."""
-        self.comparisons += 1
-        self.different += not row.equal
-        if math.isfinite(row.sigmas):
-            self.largest = max(self.largest, row.sigmas)
-        self.counts = [a + b for a, b in zip(self.counts, row.counts or [0] * NUM_BINS, strict=True)]
+        """Adds one comparison."""
+        largest = row.sigmas if math.isfinite(row.sigmas) else 0.0
+        self.merge(Held(1, int(not row.equal), largest, [*row.counts] or [0] * NUM_BINS))
 
-    def take(self, other: Held) -> None:
-        """Takes other comparisons in."""
+    def merge(self, other: Held) -> None:
+        """Adds other comparisons."""
         self.comparisons += other.comparisons
         self.different += other.different
         self.largest = max(self.largest, other.largest)
@@ -50,7 +47,7 @@ class Calibration:
     held: dict[str, Held] = field(default_factory=dict)
 
     def add(self, way: str, rows: Iterable[Row]) -> None:
-        """Takes comparisons in."""
+        """Adds comparisons."""
         for row in rows:
             self.held.setdefault(f"{way}, {row.dtype}, {row.kind}", Held()).add(row)
 
@@ -64,7 +61,7 @@ def recorded(root: Path) -> dict[str, Held]:
     path, total = root / FILE, dict[str, Held]()
     layers = json.loads(path.read_text())["layers"] if path.is_file() else {}
     for name, numbers in (pair for layer in layers.values() for pair in layer.items()):
-        total.setdefault(name, Held()).take(Held(**numbers))
+        total.setdefault(name, Held()).merge(Held(**numbers))
     return total
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from parity import weights
-from parity.compare import Row, compare, failed
+from parity.compare import Problem, ProblemKind, Row, compare, failed
 from parity.errors import FixtureError, WeightsMissing
 from parity.goldens.store import Golden, Store
 from parity.implementation import Implementation
@@ -22,9 +22,9 @@ from parity.tolerance import PRECISIONS, computed_in, scale_of, tolerance
 BOTH = ("float64", "float32")
 
 
-def asked_precisions(asked: str | None) -> tuple[str, ...]:
-    """The precisions that are judged: the one asked for, else float64 and float32."""
-    return (asked,) if asked else BOTH
+def asked_precisions(option: str | None) -> tuple[str, ...]:
+    """The precisions that are judged: the one that the option names, else float64 and float32."""
+    return (option,) if option else BOTH
 
 
 DISCO103 = "disco103"
@@ -65,17 +65,15 @@ def cast(arrays: Arrays, dtype: str) -> Arrays:
     return {k: v.astype(dtype) if v.dtype.kind == "f" else v.copy() for k, v in arrays.items()}
 
 
-def _no_gradients(*_: object) -> Arrays:
-    """Stands in for a `vjp` that an adapter does not have."""
-    raise NotImplementedError
+Answer = Arrays | Problem
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Compares what an implementation gives with a golden.
+    """Compares the answers of an implementation with a golden.
 
     Attributes:
-        implementation: what is judged.
+        implementation: the one under test.
         precisions: whose tolerances are used, each on an answer of its own; below float32 values alone are judged.
         answers_in: the dtype of its answers, where that is not the precision's own.
         without_gradients: layers without a `vjp` (or whose `vjp` raised NotImplementedError): only values are judged.
@@ -89,84 +87,63 @@ class Judge:
     def rows(self, golden: Golden) -> Iterator[Row]:
         """Value rows, then VJP rows, in each precision."""
         for precision in self.precisions:
-            kinds = kinds_judged(golden, precision)
-            if kinds == ["value", "vjp"] and hasattr(self.implementation, "run_and_vjp"):
-                yield from self._values_and_gradients(golden, precision)
-                continue
-            if "value" in kinds:
-                yield from self._values(golden, precision)
-            if "vjp" in kinds:
-                yield from self._gradients(golden, precision)
+            for kind, answer in self._answers(golden, precision):
+                yield from self._rows(golden, kind, precision, answer)
 
     def dtype(self, precision: str) -> str:
-        """What it is asked in."""
+        """The dtype in which the implementation is called."""
         return self.answers_in or computed_in(precision)
 
-    def _call(self, golden: Golden, precision: str, method: Callable[..., Any], *more: object) -> Arrays | str:
-        """What the method gives, or what is wrong with it in words."""
-        dtype = self.dtype(precision)
-        inputs = cast(golden.inputs, dtype)
-        before = cast(golden.inputs, dtype)
+    def _answers(self, golden: Golden, precision: str) -> Iterator[tuple[str, Answer]]:
+        """Values and VJPs, from one call where the implementation offers that; without VJPs where it has none."""
+        kinds, dtype = kinds_judged(golden, precision), self.dtype(precision)
+        pull_back = cast(golden.cotangents, dtype), sorted(golden.vjps)
+        if kinds == ["value", "vjp"] and hasattr(self.implementation, "run_and_vjp"):
+            yield from zip(kinds, self._call(golden, dtype, "run_and_vjp", *pull_back), strict=True)
+            return
+        if "value" in kinds:
+            try:
+                yield "value", self._call(golden, dtype, "run")[0]
+            except NotImplementedError:
+                text = "raised NotImplementedError; leave a layer out of `layers` until it is there."
+                yield "value", Problem(ProblemKind.CALL, text)
+        if "vjp" in kinds:
+            try:
+                yield "vjp", self._call(golden, dtype, "vjp", *pull_back)[0]
+            except NotImplementedError:
+                self.without_gradients.add(golden.layer)
+
+    def _call(self, golden: Golden, dtype: str, method: str, *more: object) -> tuple[Answer, ...]:
+        """The dicts that a method returns, one or two; a problem in their place if it raises or breaks the contract."""
+        count = 2 if method == "run_and_vjp" else 1
+        if not hasattr(self.implementation, method):
+            raise NotImplementedError
+        inputs, before = cast(golden.inputs, dtype), cast(golden.inputs, dtype)
         try:
-            result = method(golden.layer, inputs, golden.settings, dtype, *more)
+            result = getattr(self.implementation, method)(golden.layer, inputs, golden.settings, dtype, *more)
         except NotImplementedError:
             raise
         except Exception as error:
-            return f"raised {type(error).__name__}: {error}"
-        changed = [name for name in before if not np.array_equal(before[name], inputs[name], equal_nan=True)]
-        if changed:
-            return f"changed its input {changed[0]} in place; a layer must leave its inputs as they are."
-        if not isinstance(result, dict):
-            return f"expected a dict of NumPy arrays, got {type(result).__name__}."
-        for name, value in result.items():
-            if isinstance(value, np.ndarray) and any(np.may_share_memory(value, x) for x in inputs.values()):
-                return f"output {name} shares memory with one of the inputs; answer with arrays of your own."
-        return result
+            return (Problem(ProblemKind.CALL, f"raised {type(error).__name__}: {error}"),) * count
+        answers = result if count == 2 else (result,)
+        is_pair = isinstance(answers, tuple) and len(answers) == count
+        breach = _breach(answers, inputs, before) if is_pair else "expected a tuple of outputs and VJPs."
+        return (Problem(ProblemKind.CALL, breach),) * count if breach else answers
 
-    def _asked(self, golden: Golden, precision: str) -> tuple[Arrays, list[str]]:
-        return cast(golden.cotangents, self.dtype(precision)), sorted(golden.vjps)
-
-    def _values_and_gradients(self, golden: Golden, precision: str) -> Iterator[Row]:
-        """Both from one call, where an implementation offers that."""
-
-        def both(*asked: Any) -> Arrays:
-            values, vjps = self.implementation.run_and_vjp(*asked)  # type: ignore[attr-defined]
-            return {**{f"value:{k}": v for k, v in values.items()}, **{f"vjp:{k}": v for k, v in vjps.items()}}
-
-        result = self._call(golden, precision, both, *self._asked(golden, precision))
-        for kind in ("value", "vjp"):
-            own = result if isinstance(result, str) else _of_kind(result, kind)
-            yield from self._rows(golden, kind, precision, own)
-
-    def _values(self, golden: Golden, precision: str) -> Iterator[Row]:
-        result: Arrays | str
-        try:
-            result = self._call(golden, precision, self.implementation.run)
-        except NotImplementedError:
-            result = "raised NotImplementedError; leave a layer out of `layers` until it is there."
-        yield from self._rows(golden, "value", precision, result)
-
-    def _gradients(self, golden: Golden, precision: str) -> Iterator[Row]:
-        method = getattr(self.implementation, "vjp", _no_gradients)
-        try:
-            result = self._call(golden, precision, method, *self._asked(golden, precision))
-        except NotImplementedError:
-            self.without_gradients.add(golden.layer)
-            return
-        yield from self._rows(golden, "vjp", precision, result)
-
-    def _rows(self, golden: Golden, kind: str, precision: str, result: Arrays | str) -> Iterator[Row]:
+    def _rows(self, golden: Golden, kind: str, precision: str, answer: Answer) -> Iterator[Row]:
         truth, shapes = golden.truth(kind), _shapes(golden, kind)
         for name in truth:
             where = (golden.layer, golden.case, name)
-            if isinstance(result, str):
-                yield failed(where, kind, precision, result)
-            elif name not in result:
-                yield failed(where, kind, precision, f"is missing; the layer gave {sorted(result)[:8]}.")
+            if isinstance(answer, Problem):
+                yield failed(where, kind, precision, answer)
+            elif name not in answer:
+                text = f"is missing; the layer gave {sorted(answer)[:8]}."
+                yield failed(where, kind, precision, Problem(ProblemKind.MISSING, text))
             else:
-                yield self._compared(golden, kind, precision, name, result[name], shapes[name])
-        for name in sorted(set(result) - set(truth)) if isinstance(result, dict) else ():
-            yield failed((golden.layer, golden.case, name), kind, precision, "is not an output of this layer.")
+                yield self._compared(golden, kind, precision, name, answer[name], shapes[name])
+        for name in sorted(set(answer) - set(truth)) if isinstance(answer, dict) else ():
+            extra = Problem(ProblemKind.EXTRA, "is not an output of this layer.")
+            yield failed((golden.layer, golden.case, name), kind, precision, extra)
 
     def _compared(self, golden: Golden, kind: str, precision: str, name: str, got: Any, shape: tuple[int, ...]) -> Row:
         """One comparison; for a value in float32, also as which precision it was seen to compute."""
@@ -185,6 +162,20 @@ class Judge:
         return replace(row, seen=precision if row.equal else next(coarser, ""))
 
 
+def _breach(answers: Sequence[Any], inputs: Arrays, before: Arrays) -> str:
+    """How a call breaks the contract, given the inputs after and before it; empty if it does not."""
+    changed = [name for name in before if not np.array_equal(before[name], inputs[name], equal_nan=True)]
+    if changed:
+        return f"changed its input {changed[0]} in place; a layer must leave its inputs as they are."
+    for answer in answers:
+        if not isinstance(answer, dict):
+            return f"expected a dict of NumPy arrays, got {type(answer).__name__}."
+        for name, value in answer.items():
+            if isinstance(value, np.ndarray) and any(np.may_share_memory(value, x) for x in inputs.values()):
+                return f"output {name} shares memory with one of the inputs; answer with arrays of your own."
+    return ""
+
+
 def kinds_judged(golden: Golden, precision: str) -> list[str]:
     """`value`, `vjp` or both: what there is, and what sigma is known of at a precision."""
     bits = PRECISIONS[precision]
@@ -196,10 +187,6 @@ def _shapes(golden: Golden, kind: str) -> dict[str, tuple[int, ...]]:
         return {name: golden.inputs[name].shape for name in golden.vjps}
     specs = REGISTRY[golden.layer].outputs(golden.settings)
     return {name: spec.shape(golden.settings) for name, spec in specs.items()}
-
-
-def _of_kind(arrays: Arrays, kind: str) -> Arrays:
-    return {name.removeprefix(f"{kind}:"): value for name, value in arrays.items() if name.startswith(f"{kind}:")}
 
 
 @dataclass
@@ -257,15 +244,15 @@ def planted_error_is_found(golden: Golden, precisions: tuple[str, ...] = BOTH) -
 
     Returns False if any of these passes for equal.
     """
-    asked = ((precision, kind) for precision in precisions for kind in kinds_judged(golden, precision))
-    for precision, kind in asked:
-        for name, ref in golden.truth(kind).items():
-            sigma = golden.sigma(kind, name, PRECISIONS[precision])
-            others = golden.others(name, PRECISIONS[precision])
-            wrong = _with_planted_error(ref, sigma, precision, others)
-            where = (golden.layer, golden.case, name)
-            if wrong is not None and compare(where, kind, precision, ref, wrong, sigma, None, others).equal:
-                return False
+    for precision in precisions:
+        bits = PRECISIONS[precision]
+        for kind in kinds_judged(golden, precision):
+            for name, ref in golden.truth(kind).items():
+                sigma, others = golden.sigma(kind, name, bits), golden.others(name, bits)
+                wrong = _with_planted_error(ref, sigma, precision, others)
+                where = (golden.layer, golden.case, name)
+                if wrong is not None and compare(where, kind, precision, ref, wrong, sigma, None, others).equal:
+                    return False
     return True
 
 

@@ -42,11 +42,11 @@ class Divergence:
     case: str = "*"
 
     def covers(self, row: Row) -> bool:
-        """Whether a live comparison is of the output that this entry speaks of, and not far beyond its interval."""
+        """Whether a live comparison is of the output that this entry names, and not far beyond its interval."""
         return self._is_of(row) and row.max_rel <= LIVE_FACTOR * self.at_most
 
     def matches(self, row: Row) -> bool:
-        """Whether a comparison is one that this entry speaks of."""
+        """Whether a comparison is one that this entry describes."""
         return self._is_of(row) and fnmatchcase(row.case, self.case)
 
     def _is_of(self, row: Row) -> bool:
@@ -55,11 +55,11 @@ class Divergence:
 
     def problem(self, rows: Sequence[Row]) -> str:
         """What is wrong with the entry, given all rows of its layer; empty if it fits."""
-        found = [row for row in rows if self.matches(row) and not row.equal]
+        differing = [row for row in rows if self.matches(row) and not row.equal]
         name = f"{self.layer} {self.output}"
-        if not found:
+        if not differing:
             return f"{name} no longer diverges ({self.reason}); take its entry out."
-        worst = max(found, key=lambda row: row.max_rel)
+        worst = max(differing, key=lambda row: row.max_rel)
         if not self.at_least <= worst.max_rel <= self.at_most:
             between = f"between {self.at_least:g} and {self.at_most:g}"
             return f"{name} diverges by {worst.max_rel:.3g}, which is not {between} ({self.reason})."
@@ -104,5 +104,5 @@ def unexpected(rows: Sequence[Row], entries: Sequence[Divergence]) -> list[Row]:
 def problems(rows: Sequence[Row], entries: Sequence[Divergence]) -> list[str]:
     """What is wrong with the entries themselves, for layers that were compared."""
     compared = {row.layer for row in rows}
-    found = [entry.problem(rows) for entry in entries if entry.layer in compared]
-    return [problem for problem in found if problem]
+    texts = [entry.problem(rows) for entry in entries if entry.layer in compared]
+    return [text for text in texts if text]

@@ -161,14 +161,14 @@ def manifest_bytes(content: dict[str, Any]) -> bytes:
 
 def _rounding(parts: dict[str, Arrays], bits: dict[str, list[int]]) -> Rounding:
     """What `tensors_of` wrote of it."""
-    found = Rounding()
+    rounding = Rounding()
     for kind, prefix in SIGMA.items():
         for name, rows in parts.get(prefix, {}).items():
-            found.sigmas[kind][name] = {p: decode(row) for p, row in zip(bits[kind], rows, strict=True)}
+            rounding.sigmas[kind][name] = {p: decode(row) for p, row in zip(bits[kind], rows, strict=True)}
     for prefix in (key for key in parts if key.startswith("other_")):
         for name, others in parts[prefix].items():
-            found.alternatives.setdefault(name, {})[int(prefix.removeprefix("other_"))] = others
-    return found
+            rounding.alternatives.setdefault(name, {})[int(prefix.removeprefix("other_"))] = others
+    return rounding
 
 
 REMEDY = "Restore it with `git checkout -- fixtures`, or record again with `python -m reference record`."

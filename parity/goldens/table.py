@@ -108,8 +108,8 @@ def provenance(store: Store, implementation: str, description: str) -> str:
 
 def notebooks_in_words(layers: Iterable[str]) -> str:
     """Which of some layers are none of the original's package."""
-    found = [name for name in layers if REGISTRY[name].notebook]
-    return f"from its notebooks, put together here from its package's functions: {', '.join(found)}"
+    names = [name for name in layers if REGISTRY[name].notebook]
+    return f"from its notebooks, put together here from its package's functions: {', '.join(names)}"
 
 
 def coverage(implementation: Implementation) -> str:

@@ -8,7 +8,7 @@ taken as 0, which allows less; only where that calls a number different is sigma
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -73,45 +73,45 @@ def drawn(layer: Layer, case: Case, seed: int) -> Sample:
     return Sample(case, layer.case_settings(case), inputs, f"like {case.name}, seed {seed}")
 
 
-class Reference:
-    """What the reference answers on one sample."""
+def reference_golden(
+    reference: Implementation,
+    layer: Layer,
+    sample: Sample,
+    precisions: Sequence[str] = BOTH,
+    gradients: bool = True,
+    measured: bool = True,
+) -> Golden:
+    """The reference's answer on a sample as a golden.
 
-    def __init__(self, implementation: Implementation, layer: Layer, sample: Sample):
-        """Takes the sample; nothing runs yet."""
-        self.implementation, self.layer, self.sample = implementation, layer, sample
-        self.wrt = layer.differentiable(sample.settings) if sample.case.gradients else []
-        self.cotangents = case_cotangents(layer, LIVE, sample.settings) if self.wrt else {}
-
-    def golden(self, precisions: Sequence[str] = BOTH, gradients: bool = True, measured: bool = True) -> Golden:
-        """Its answer as a golden; with sigma measured, or taken as 0; with or without VJPs, which cost most."""
-        name, settings, inputs = self.layer.name, self.sample.settings, self.sample.inputs
-        wrt = self.wrt if gradients else []
-        asked = (cast(self.cotangents, "float64") if wrt else {}, wrt)
-        values, vjps = self._answer(cast(inputs, "float64"), *asked)
-        bits = sorted({PRECISIONS[precision] for precision in precisions}, reverse=True)
-        measure = getattr(self.implementation, "rounding", None) if measured else None
-        return Golden(
-            layer=name,
-            case=LIVE,
-            settings=settings,
-            origin="live",
-            meta_params="seeded",
-            inputs=inputs,
-            cotangents=asked[0],
-            outputs={output: reduced(value) for output, value in values.items()},
-            vjps={output: reduced(value) for output, value in vjps.items()},
-            rounding=measure(name, inputs, settings, *asked, bits) if measure else Rounding(),
-        )
-
-    def _answer(self, inputs: Arrays, cotangents: Arrays, wrt: Sequence[str]) -> tuple[Arrays, Arrays]:
-        """Outputs and VJPs; from one compiled program where the reference offers that."""
-        name, settings, reference = self.layer.name, self.sample.settings, self.implementation
-        if not wrt:
-            return reference.run(name, inputs, settings, "float64"), {}
-        if hasattr(reference, "run_and_vjp"):
-            return reference.run_and_vjp(name, inputs, settings, "float64", cotangents, wrt)
-        values = reference.run(name, inputs, settings, "float64")
-        return values, reference.vjp(name, inputs, settings, "float64", cotangents, wrt)
+    Args:
+        reference: computes it.
+        layer: of the registry.
+        sample: its input.
+        precisions: at which sigma is measured.
+        gradients: whether VJPs are wanted, which cost most.
+        measured: whether sigma is measured, or taken as 0.
+    """
+    wrt = layer.differentiable(sample.settings) if gradients and sample.case.gradients else []
+    cotangents = case_cotangents(layer, LIVE, sample.settings) if wrt else {}
+    call = (layer.name, cast(sample.inputs, "float64"), sample.settings, "float64")
+    if wrt and hasattr(reference, "run_and_vjp"):
+        values, vjps = reference.run_and_vjp(*call, cotangents, wrt)
+    else:
+        values, vjps = reference.run(*call), reference.vjp(*call, cotangents, wrt) if wrt else {}
+    bits = sorted({PRECISIONS[precision] for precision in precisions}, reverse=True)
+    measure = getattr(reference, "rounding", None) if measured else None
+    return Golden(
+        layer=layer.name,
+        case=LIVE,
+        settings=sample.settings,
+        origin="live",
+        meta_params="seeded",
+        inputs=sample.inputs,
+        cotangents=cotangents,
+        outputs={name: reduced(value) for name, value in values.items()},
+        vjps={name: reduced(value) for name, value in vjps.items()},
+        rounding=measure(layer.name, sample.inputs, sample.settings, cotangents, wrt, bits) if measure else Rounding(),
+    )
 
 
 def worst_ratio(rows: Sequence[Row]) -> float:
@@ -127,18 +127,11 @@ def compare_live(
     precisions: tuple[str, ...] = BOTH,
 ) -> list[Row]:
     """All comparisons of one sample."""
-    asked, judge = Reference(reference, layer, sample), Judge(candidate, precisions)
-    rows = list(judge.rows(asked.golden(precisions, measured=False)))
+    judge = Judge(candidate, precisions)
+    rows = list(judge.rows(reference_golden(reference, layer, sample, precisions, measured=False)))
     different = [row for row in rows if not row.equal]
     if not different:
         return rows
     gradients = any(row.kind == "vjp" for row in different)
-    again = list(judge.rows(asked.golden(precisions, gradients)))
+    again = list(judge.rows(reference_golden(reference, layer, sample, precisions, gradients)))
     return again if gradients else [*again, *(row for row in rows if row.kind == "vjp")]
-
-
-def check_layer_live(candidate: Implementation, layer: str, examples: int = 3) -> Iterator[Row]:
-    """Comparisons of a layer on inputs like its first case's, drawn from the first seeds."""
-    entry = REGISTRY[layer]
-    for seed in range(examples):
-        yield from compare_live(live_reference(), candidate, entry, drawn(entry, entry.cases[0], seed))

@@ -48,10 +48,6 @@ def uses(specs: Mapping[str, Spec], letter: str) -> bool:
     return any(axes_of(spec, letter) for spec in specs.values())
 
 
-def _independent_of_parameters(layer: Layer, settings: Settings) -> bool:
-    return not any("/mlp/" in f"/{name}/" and "params/" in name for name in layer.inputs(settings))
-
-
 @dataclass(frozen=True)
 class Relation:
     """A named relation: whether it holds for a layer, and what the outputs must be when the inputs are changed."""
@@ -103,10 +99,13 @@ def _split(candidate: Implementation, layer: Layer, golden: Golden) -> str:
     first = settings["B"] // 2
     for start, stop in ((0, first), (first, settings["B"])):
         part = {**settings, "B": stop - start}
-        given = {name: _range(value, specs[name], start, stop) for name, value in golden.inputs.items()}
-        got = candidate.run(layer.name, cast(given, "float64"), part, "float64")
-        own, expected = ({k: _range(v, outputs[k], start, stop) for k, v in of.items()} for of in (sigmas, whole))
-        problem = _difference(golden, expected, got, own)
+        inputs = {name: _range(value, specs[name], start, stop) for name, value in golden.inputs.items()}
+        got = candidate.run(layer.name, cast(inputs, "float64"), part, "float64")
+        part_sigmas, expected = (
+            {name: _range(value, outputs[name], start, stop) for name, value in arrays.items()}
+            for arrays in (sigmas, whole)
+        )
+        problem = _difference(golden, expected, got, part_sigmas)
         if problem:
             return problem
     return ""
@@ -128,7 +127,9 @@ def _step_after_terminal(candidate: Implementation, layer: Layer, golden: Golden
     long = candidate.run(layer.name, cast(inputs, "float64"), longer, "float64")
     short = candidate.run(layer.name, cast(golden.inputs, "float64"), settings, "float64")
     # What belongs to the bootstrap step of the shorter trajectory is not compared: it is another step in the longer.
-    expected, got, sigmas = ({k: v[: settings["T"]] for k, v in of.items()} for of in (short, long, _sigmas(golden)))
+    expected, got, sigmas = (
+        {k: v[: settings["T"]] for k, v in arrays.items()} for arrays in (short, long, _sigmas(golden))
+    )
     return _difference(golden, expected, got, sigmas)
 
 

@@ -57,10 +57,10 @@ def _cut(layer: Layer, sample: Sample, letter: str, size: int) -> Sample | None:
         old, shape = sample.inputs[name], spec.shape(settings)
         if not _depends(spec, letter) and old.shape != shape:
             return None
-        kept = old[tuple(slice(n) for n in shape)]
+        part = old[tuple(slice(n) for n in shape)]
         if spec.draw == "simplex":
-            kept = as_single(kept / kept.sum(axis=-1, keepdims=True))
-        inputs[name] = kept % size if spec.kind == "int" and spec.below == letter else kept
+            part = as_single(part / part.sum(axis=-1, keepdims=True))
+        inputs[name] = part % size if spec.kind == "int" and spec.below == letter else part
     return replace(sample, settings=settings, inputs=inputs, how=f"{sample.how}; cut to {letter} = {size}")
 
 

@@ -17,17 +17,17 @@ from parity.layers.spec import Arrays, Case, Layer, Settings
 from parity.live.comparison import Sample, drawn
 
 HEAVY = (
-    *("meta/rnn", "meta/whole", "disco/unroll_meta_net"),
-    *(
-        "agent/loss",
-        "agent/learner_step",
-        "agent/learner_steps",
-        "agent/actor_critic_step",
-        "meta_train/value_fn",
-        "meta_train/outer_loss",
-        "meta_train/second_derivative",
-        "distributed/value_fn",
-    ),
+    "meta/rnn",
+    "meta/whole",
+    "disco/unroll_meta_net",
+    "agent/loss",
+    "agent/learner_step",
+    "agent/learner_steps",
+    "agent/actor_critic_step",
+    "meta_train/value_fn",
+    "meta_train/outer_loss",
+    "meta_train/second_derivative",
+    "distributed/value_fn",
 )
 SIZES, SIZES_OF_HEAVY = 3, 1
 SEEDS = 2**16
@@ -39,14 +39,14 @@ def menu(layer: Layer, most: int | None = None) -> list[Case]:
     Every new setting costs the reference a compilation; `most` says how many may be paid for.
     """
     stored = [case for case in layer.cases if case.stored]
-    found: list[Settings] = []
+    different: list[Settings] = []
     for settings in map(layer.case_settings, stored):
-        if settings not in found:
-            found.append(settings)
-    smallest = sorted(found[1:], key=lambda settings: _volume(layer, settings))
+        if settings not in different:
+            different.append(settings)
+    smallest = sorted(different[1:], key=lambda settings: _volume(layer, settings))
     count = most or (SIZES_OF_HEAVY if layer.name in HEAVY else SIZES)
-    kept = [found[0], *smallest[: count - 1]]
-    cases = [case for case in stored if layer.case_settings(case) in kept]
+    chosen = [different[0], *smallest[: count - 1]]
+    cases = [case for case in stored if layer.case_settings(case) in chosen]
     return sorted(cases, key=lambda case: _volume(layer, layer.case_settings(case)))
 
 
@@ -91,13 +91,14 @@ EDGES = (
     Edge("none", np.zeros_like, kind="bool"),
     Edge("same_index", np.zeros_like, kind="int"),
 )
+CONSTRAINED = ("simplex", "zero_one", "positive", "uniform")  # probabilities and ratios are left as drawn
 KIND = {"f": "float", "b": "bool", "i": "int"}
 
 
 def may_have_edges(name: str, layer: Layer) -> bool:
     """Parameters and states keep what is drawn: a moving average of zeros or a negative second moment means nothing."""
-    kept = ("params/", "noise/", "state/", "_ema/", "opt/", "uniform", "gumbel")
-    return not any(part in name for part in kept) and not (layer.name.startswith("nets/") and name in ("w", "b"))
+    as_drawn = ("params/", "noise/", "state/", "_ema/", "opt/", "uniform", "gumbel")
+    return not any(part in name for part in as_drawn) and not (layer.name.startswith("nets/") and name in ("w", "b"))
 
 
 def edged(inputs: Arrays, choices: list[tuple[int, int]], layer: Layer) -> Arrays:
@@ -109,16 +110,10 @@ def edged(inputs: Arrays, choices: list[tuple[int, int]], layer: Layer) -> Array
             break
         name = names[which % len(names)]
         fitting = [edge for edge in EDGES if edge.kind == KIND[out[name].dtype.kind]]
-        spec_draw = layer_draw(layer, name)
-        if spec_draw in ("simplex", "zero_one", "positive", "uniform"):
-            continue
-        out[name] = fitting[edge_index % len(fitting)].apply(out[name])
+        spec = layer.inputs(layer.settings).get(name)
+        if spec is None or spec.draw not in CONSTRAINED:
+            out[name] = fitting[edge_index % len(fitting)].apply(out[name])
     return out
-
-
-def layer_draw(layer: Layer, name: str) -> str:
-    """How the registry draws an input: constrained ones (probabilities, ratios) are left as drawn."""
-    return layer.inputs(layer.settings)[name].draw if name in layer.inputs(layer.settings) else "normal"
 
 
 def samples(layer: Layer, sizes: int | None = None) -> st.SearchStrategy[Sample]:

@@ -1,6 +1,6 @@
-"""The catalogue of porting mistakes: each a named, documented change to the port, applied from outside.
+"""The catalogue of mutants: porting mistakes, each a named, documented change to the port, applied from outside.
 
-A mistake is data, a table in one of the files of `port/adapter/mutants/`:
+A mutant is data, a table in one of the files of `port/adapter/mutants/`:
 
     [[bug]]
     name = "polyak_reversed"
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,9 +27,9 @@ from typing import Any
 from parity.errors import CannotRun
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
-from parity.mutants.mutate import Edit, edited, load_edited
+from parity.mutants.mutate import Edit, load_edited
 
-__all__ = ["Bug", "Edit", "catalogue", "chosen", "edits_of", "implementation_with", "planted"]
+__all__ = ["Edit", "Mutant", "catalogue", "chosen", "edits_of", "implementation_with"]
 
 FOLDER = Path(__file__).resolve().parents[2] / "port" / "adapter" / "mutants"
 TEXTS = ("name", "layer", "explanation", "formula", "origin")
@@ -40,13 +39,13 @@ SLOWER = "slower"  # no mistake of a layer: an edit of the loop, in a file besid
 
 
 @dataclass(frozen=True)
-class Bug:
-    """One porting mistake.
+class Mutant:
+    """A porting mistake, and the edits that make the port commit it.
 
     Attributes:
         name: in snake_case.
         subject: the file it stands in, e.g. `values`.
-        layer: the layer at which it should be found first.
+        layer: the layer at which it should be killed first.
         edits: what to change in the port's source.
         explanation: what people get wrong, and why.
         formula: the right formula.
@@ -63,20 +62,21 @@ class Bug:
 
 
 @lru_cache(maxsize=1)
-def catalogue() -> dict[str, Bug]:
-    """All mistakes by name, ordered by the data flow of their layers."""
-    found: dict[str, Bug] = {}
+def catalogue() -> dict[str, Mutant]:
+    """All mutants by name, ordered by the data flow of their layers."""
+    by_name: dict[str, Mutant] = {}
     for path in sorted(FOLDER.glob("*.toml")):
-        for bug in read(path):
-            if bug.name in found:
-                raise CannotRun(f"{path.name}: a mistake called {bug.name} is in {found[bug.name].subject}.toml too.")
-            found[bug.name] = bug
+        for mutant in read(path):
+            name = mutant.name
+            if name in by_name:
+                raise CannotRun(f"{path.name}: a mistake called {name} is in {by_name[name].subject}.toml too.")
+            by_name[name] = mutant
     order = list(REGISTRY)
-    return {bug.name: bug for bug in sorted(found.values(), key=lambda bug: order.index(bug.layer))}
+    return {mutant.name: mutant for mutant in sorted(by_name.values(), key=lambda mutant: order.index(mutant.layer))}
 
 
-def read(path: Path) -> list[Bug]:
-    """The mistakes of one file; CannotRun says what is wrong with it."""
+def read(path: Path) -> list[Mutant]:
+    """The mutants of one file; CannotRun says what is wrong with it."""
     try:
         entries = tomllib.loads(path.read_text(encoding="utf-8"))["bug"]
     except (tomllib.TOMLDecodeError, KeyError, UnicodeDecodeError) as error:
@@ -84,7 +84,7 @@ def read(path: Path) -> list[Bug]:
     return [_checked(entry, path.stem, f"{path.name}, entry {i + 1}") for i, entry in enumerate(entries)]
 
 
-def _checked(entry: Mapping[str, Any], subject: str, where: str) -> Bug:
+def _checked(entry: Mapping[str, Any], subject: str, where: str) -> Mutant:
     where = f"{where} ({entry.get('name', 'without a name')})"
     allowed = {*TEXTS, "edits"} if "edits" in entry else {*TEXTS, *PLACE}
     lacking, unknown = sorted(allowed - set(entry)), sorted(set(entry) - allowed)
@@ -101,7 +101,7 @@ def _checked(entry: Mapping[str, Any], subject: str, where: str) -> Bug:
     edits = tuple(_edit(place, where) for place in entry.get("edits", [{key: entry.get(key) for key in PLACE}]))
     if not edits:
         raise CannotRun(f"{where}: edits is empty, so nothing would change.")
-    return Bug(name, subject, layer, edits, *(entry[key].strip() for key in ("explanation", "formula", "origin")))
+    return Mutant(name, subject, layer, edits, *(entry[key].strip() for key in ("explanation", "formula", "origin")))
 
 
 def _edit(place: Mapping[str, Any], where: str) -> Edit:
@@ -112,21 +112,21 @@ def _edit(place: Mapping[str, Any], where: str) -> Edit:
     return Edit(place["module"], place["old"], place["new"])
 
 
-def chosen(names: Iterable[str]) -> list[Bug]:
-    """The mistakes of these names; all of them if none is named."""
+def chosen(names: Iterable[str]) -> list[Mutant]:
+    """The mutants of these names; all of them if none is named."""
     known, names = catalogue(), list(names)
     for name in names:
         if name not in known:
             raise CannotRun(f"No mistake is called {name!r}; they stand in {FOLDER}.")
-    return [bug for bug in known.values() if not names or bug.name in names]
+    return [mutant for mutant in known.values() if not names or mutant.name in names]
 
 
 def edits_of(names: Iterable[str]) -> tuple[Edit, ...]:
-    """The changes that mistakes of the catalogue, or `slower`, make to the port; none if none is named."""
-    found: list[Edit] = []
+    """The edits of mutants of the catalogue, or of `slower`; none if none is named."""
+    edits: list[Edit] = []
     for name in names:
-        found += (_slower(),) if name == SLOWER else chosen([name])[0].edits
-    return tuple(found)
+        edits += (_slower(),) if name == SLOWER else chosen([name])[0].edits
+    return tuple(edits)
 
 
 def _slower() -> Edit:
@@ -134,13 +134,7 @@ def _slower() -> Edit:
     return _edit(tomllib.loads(path.read_text(encoding="utf-8")), path.name)
 
 
-def planted(*bugs: Bug) -> AbstractContextManager[None]:
-    """A context in which importing the port gives a copy with these mistakes; see `parity.mutants.mutate.edited`."""
-    return edited(*(edit for bug in bugs for edit in bug.edits))
-
-
 @lru_cache(maxsize=512)
-def implementation_with(*bugs: Bug) -> Implementation:
-    """A copy of the port with these mistakes in it; the port itself is not touched, and works beside it."""
-    edits = tuple(edit for bug in bugs for edit in bug.edits)
-    return load_edited(PORT, edits)
+def implementation_with(*mutants: Mutant) -> Implementation:
+    """A copy of the port with all edits of some mutants; the port itself stays as it is, and works alongside."""
+    return load_edited(PORT, tuple(edit for mutant in mutants for edit in mutant.edits))

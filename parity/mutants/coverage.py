@@ -1,7 +1,7 @@
 """Which layers a change can reach: those that enter a changed function.
 
-A layer that never enters a function gives bit for bit the same with a mistake planted in it, so it need not be judged
-again. What the layers enter is recorded once, on the unchanged port, over the same cases that are judged.
+A layer that never enters a mutated function gives bit for bit the same, so it need not be judged again. What the
+layers enter is recorded once, on the unchanged port, over the same cases that are judged.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def stored_cases(store: Store, layer: str) -> list[str]:
 
 def entered(store: Store, implementation: Implementation, layer: str, package: str = "port") -> Entered:
     """The functions of a package that a layer enters on its stored cases, and once backwards; in its threads too."""
-    folder, found = str(_source_of(package).parent), set[tuple[str, int]]()
+    folder, functions = str(_source_of(package).parent), set[tuple[str, int]]()
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(folder):
-            found.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
+            functions.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
 
     goldens = [load(store, layer, case) for case in stored_cases(store, layer)]
     backwards = next((golden for golden in goldens if golden.vjps), None)
@@ -68,12 +68,12 @@ def entered(store: Store, implementation: Implementation, layer: str, package: s
         for golden in goldens:
             implementation.run(layer, cast(golden.inputs, "float64"), golden.settings, "float64")
         if backwards:
-            given = (cast(backwards.inputs, "float64"), backwards.settings, "float64")
-            implementation.vjp(layer, *given, cast(backwards.cotangents, "float64"), sorted(backwards.vjps))
+            call = (layer, cast(backwards.inputs, "float64"), backwards.settings, "float64")
+            implementation.vjp(*call, cast(backwards.cotangents, "float64"), sorted(backwards.vjps))
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    return frozenset(found)
+    return frozenset(functions)
 
 
 @lru_cache(maxsize=128)
@@ -89,10 +89,10 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 def _functions(node: ast.AST) -> list[Function]:
     """The outermost functions below a node."""
-    found: list[Function] = []
+    outermost: list[Function] = []
     for child in ast.iter_child_nodes(node):
-        found += [child] if isinstance(child, Function) else _functions(child)
-    return found
+        outermost += [child] if isinstance(child, Function) else _functions(child)
+    return outermost
 
 
 def _first_line(function: Function) -> int:

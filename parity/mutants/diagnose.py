@@ -1,9 +1,9 @@
 """Which mistake is it? Asks, for each layer that differs, what makes the port give the candidate's wrong numbers.
 
-Every catalogued mistake that can reach the layer is planted in a copy of the port; one that reproduces the candidate's
-outputs and VJPs on all stored cases of the layer, within tolerance, is the diagnosis. Layers are taken in data-flow
-order, and what was found upstream is planted already, so that a layer that only inherits an error is told from one that
-adds its own. Where no single mistake fits, pairs of mistakes of the same layer are tried.
+Every mutant of the catalogue that can reach the layer is tried. One that reproduces the candidate's outputs and VJPs
+on all stored cases of the layer, within tolerance, is the diagnosis. Layers are taken in data-flow order, and mutants
+diagnosed upstream are kept, so that a layer that only inherits an error is told from one that adds its own. Where no
+single mutant fits, pairs of mutants of the same layer are tried.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ from typing import Literal
 
 import numpy as np
 
-from parity.compare import Row
+from parity.compare import NO_NUMBERS, Problem, Row
 from parity.errors import CannotRun
 from parity.goldens.check import Judge, cast, load
 from parity.goldens.store import Golden, Store
 from parity.implementation import Implementation
 from parity.layers.spec import Arrays, upstream
-from parity.mutants import Bug, catalogue, implementation_with
+from parity.mutants import Mutant, catalogue, implementation_with
 from parity.mutants.coverage import Entered, entered, is_reached, stored_cases
-from parity.mutants.diagnosis import Finding, closing_line
+from parity.mutants.diagnosis import Diagnosis, closing_line
 from parity.mutants.patterns import patterns
 from parity.sigma import Rounding
 from parity.sketch import reduced
 from parity.tolerance import scale_of
 
-__all__ = ["Finding", "closing_line", "diagnose"]
+__all__ = ["Diagnosis", "closing_line", "diagnose"]
 
-NO_NUMBERS = ("raised", "changed its input", "expected ", "is missing", "is not an output")
 ROUNDS_MORE = "Equal in float64, so the formula is right; in float32 it is less exact than rounding explains."
 Precision = Literal["within tolerance", "to float32 precision"]
 
@@ -57,13 +56,13 @@ class Suspect:
         return max(self.different, key=lambda row: (rank.get((row.kind, row.dtype), 0), row.ratio))
 
     def equal_on(self) -> str:
-        """The cases that do not show it, in words: what is special about them leads to it."""
+        """The cases that are equal, in words: what the others have in common leads to the mistake."""
         wrong = {row.case for row in self.different}
         right = [golden.case for golden in self.goldens if golden.case not in wrong]
         return f"It is equal on {', '.join(right)}." if right else "It differs on every case."
 
     @property
-    def failures(self) -> set[str]:
+    def failures(self) -> set[Problem]:
         """How it fails without giving numbers; in float64, the precision in which it is asked."""
         return _failures(self.different)
 
@@ -75,12 +74,11 @@ class Suspect:
         return self._answers
 
     def _answer(self, golden: Golden) -> Golden:
-        given = (golden.settings, "float64")
-        values = self.candidate.run(self.layer, cast(golden.inputs, "float64"), *given)
+        values = self.candidate.run(self.layer, cast(golden.inputs, "float64"), golden.settings, "float64")
         vjps: Arrays = {}
         if golden.vjps and self.has_gradients:
-            more = (cast(golden.cotangents, "float64"), sorted(golden.vjps))
-            vjps = self.candidate.vjp(self.layer, cast(golden.inputs, "float64"), *given, *more)
+            call = (self.layer, cast(golden.inputs, "float64"), golden.settings, "float64")
+            vjps = self.candidate.vjp(*call, cast(golden.cotangents, "float64"), sorted(golden.vjps))
         answer = {"value": _reduced(values, golden.outputs), "vjp": _reduced(vjps, golden.vjps)}
         sigmas = {
             kind: {name: _rescaled(golden, kind, name, value) for name, value in arrays.items()}
@@ -88,36 +86,37 @@ class Suspect:
         }
         return replace(golden, outputs=answer["value"], vjps=answer["vjp"], rounding=Rounding(sigmas))
 
-    def fit(self, bugs: Sequence[Bug], scope: str = "everything") -> Precision | None:
+    def fit(self, mutants: Sequence[Mutant], scope: str = "everything") -> Precision | None:
         """Whether the port with these mistakes gives the candidate's answers, and how exactly."""
         try:
-            mutant = implementation_with(*bugs)
-        except CannotRun:  # two changes of the same line cannot be planted together
+            mutated = implementation_with(*mutants)
+        except CannotRun:  # two edits of the same line do not go together
             return None
         if self.failures:
-            seen = _failures([row for golden in self.goldens for row in Judge(mutant).rows(golden)])
-            return "within tolerance" if self.failures == seen else None
-        return self._agreement(mutant, scope)
+            failures = _failures(row for golden in self.goldens for row in Judge(mutated).rows(golden))
+            return "within tolerance" if self.failures == failures else None
+        return self._agreement(mutated, scope)
 
-    def _agreement(self, mutant: Implementation, scope: str) -> Precision | None:
+    def _agreement(self, mutated: Implementation, scope: str) -> Precision | None:
         precision: Precision = "within tolerance"
         for answer in self.answers():
-            asked = replace(answer, vjps={}) if scope == "values" else answer
-            if all(row.equal for row in Judge(mutant, ("float64",)).rows(asked)):
+            expected = replace(answer, vjps={}) if scope == "values" else answer
+            if all(row.equal for row in Judge(mutated, ("float64",)).rows(expected)):
                 continue
-            rows = list(Judge(mutant, ("float32",), answers_in="float64").rows(asked))
+            rows = list(Judge(mutated, ("float32",), answers_in="float64").rows(expected))
             if not all(row.equal and row.max_rel <= 0.01 * self.worst.max_rel for row in rows):
                 return None
             precision = "to float32 precision"
         return precision
 
 
-def _failures(rows: Iterable[Row]) -> set[str]:
-    return {row.problem for row in rows if row.dtype == "float64" and row.problem.startswith(NO_NUMBERS)}
+def _failures(rows: Iterable[Row]) -> set[Problem]:
+    problems = {row.problem for row in rows if row.dtype == "float64" and row.problem}
+    return {problem for problem in problems if problem.kind in NO_NUMBERS}
 
 
-def _reduced(given: Arrays, asked: Collection[str]) -> Arrays:
-    return {name: reduced(np.asarray(given[name])) for name in asked if name in given}
+def _reduced(arrays: Arrays, names: Collection[str]) -> Arrays:
+    return {name: reduced(np.asarray(arrays[name])) for name in names if name in arrays}
 
 
 def _rescaled(golden: Golden, kind: str, name: str, answer: np.ndarray) -> dict[int, np.ndarray]:
@@ -142,77 +141,77 @@ class Map:
 
     def is_part_of(self, part: str, layer: str) -> bool:
         """Whether a layer does within itself what another one does: it enters most of the same functions."""
-        own = {place for place in self.entered(part) if "adapter" not in Path(place[0]).parts}
-        return len(own & self.entered(layer)) > len(own) / 2
+        of_part = {place for place in self.entered(part) if "adapter" not in Path(place[0]).parts}
+        return len(of_part & self.entered(layer)) > len(of_part) / 2
 
-    def suspects_of(self, layer: str) -> list[Bug]:
+    def suspects_of(self, layer: str) -> list[Mutant]:
         """The mistakes that can reach a layer, those named for it first."""
-        reaching = [bug for bug in catalogue().values() if is_reached(bug.edits, self.entered(layer))]
-        return sorted(reaching, key=lambda bug: bug.layer != layer)
+        reaching = [mutant for mutant in catalogue().values() if is_reached(mutant.edits, self.entered(layer))]
+        return sorted(reaching, key=lambda mutant: mutant.layer != layer)
 
 
-Groups = Iterable[tuple[Bug, ...]]
+Groups = Iterable[tuple[Mutant, ...]]
 
 
 def attempts(
-    suspect: Suspect, possible: Sequence[Bug], inherited: Sequence[Bug], equal: Collection[str]
+    suspect: Suspect, possible: Sequence[Mutant], inherited: Sequence[Mutant], equal: Collection[str]
 ) -> Iterator[tuple[Groups, str]]:
     """What to try, the likeliest first: groups of mistakes, and in which scope they must fit.
 
     A mistake that would have shown at a layer that is equal comes late: it can only be one if the candidate does there
     and here the same thing in two ways.
     """
-    new = [bug for bug in possible if bug not in inherited]
-    open_, settled = ([bug for bug in new if (bug.layer in equal) is known] for known in (False, True))
-    own = [bug for bug in new if bug.layer == suspect.layer]
+    new = [mutant for mutant in possible if mutant not in inherited]
+    open_, settled = ([mutant for mutant in new if (mutant.layer in equal) is known] for known in (False, True))
+    of_layer = [mutant for mutant in new if mutant.layer == suspect.layer]
     together = tuple(inherited)
-    yield ((*together, bug) for bug in open_), "everything"
-    yield ((*together, *pair) for pair in combinations(own, 2)), "everything"
+    yield ((*together, mutant) for mutant in open_), "everything"
+    yield ((*together, *pair) for pair in combinations(of_layer, 2)), "everything"
     if inherited:
-        yield ((bug,) for bug in open_), "everything"
-    yield ((*together, bug) for bug in settled), "everything"
+        yield ((mutant,) for mutant in open_), "everything"
+    yield ((*together, mutant) for mutant in settled), "everything"
     if suspect.has_gradients and suspect.worst.kind != "vjp":
-        yield ((*together, bug) for bug in [*open_, *settled]), "values"
+        yield ((*together, mutant) for mutant in [*open_, *settled]), "values"
 
 
 def explain(
-    suspect: Suspect, possible: Sequence[Bug], feeding: list[str], known: Sequence[Bug], equal: Collection[str]
-) -> Finding:
+    suspect: Suspect, possible: Sequence[Mutant], feeding: list[str], known: Sequence[Mutant], equal: Collection[str]
+) -> Diagnosis:
     """Looks for the mistake, or the pair, behind one layer.
 
     Args:
         suspect: the layer.
         possible: mistakes that can reach it.
         feeding: layers upstream that differ.
-        known: mistakes found upstream.
+        known: mutants diagnosed upstream.
         equal: layers that do not differ.
     """
-    finding = Finding(suspect.layer, feeding, suspect.worst.sentence(), [])
+    diagnosis = Diagnosis(suspect.layer, feeding, suspect.worst.sentence(), [])
     if all(row.dtype == "float32" for row in suspect.different):
-        return replace(finding, patterns=(ROUNDS_MORE,))
-    inherited = [bug for bug in known if bug in possible]
+        return replace(diagnosis, patterns=(ROUNDS_MORE,))
+    inherited = [mutant for mutant in known if mutant in possible]
     if inherited and (precision := suspect.fit(inherited)):
-        names = [bug.name for bug in inherited]
-        return replace(finding, mistakes=names, is_inherited=True, precision=precision)
+        names = [mutant.name for mutant in inherited]
+        return replace(diagnosis, mistakes=names, is_inherited=True, precision=precision)
     for groups, scope in attempts(suspect, possible, inherited, equal):
         fits = {group: fit for group in groups if (fit := suspect.fit(group, scope))}
         if fits:
             best, *others = sorted(fits, key=lambda group: fits[group] != "within tolerance")
             also = tuple(" + ".join(_names(group, inherited)) for group in others if fits[group] == fits[best])
             names = _names(best, inherited)
-            return replace(finding, mistakes=names, precision=fits[best], scope=scope, also=also)
-    found = patterns(suspect.goldens, suspect.candidate, suspect.worst)
-    return replace(finding, patterns=(*found, suspect.equal_on()))
+            return replace(diagnosis, mistakes=names, precision=fits[best], scope=scope, also=also)
+    sentences = patterns(suspect.goldens, suspect.candidate, suspect.worst)
+    return replace(diagnosis, patterns=(*sentences, suspect.equal_on()))
 
 
-def _names(group: Sequence[Bug], inherited: Sequence[Bug]) -> list[str]:
-    return [bug.name for bug in group if bug not in inherited]
+def _names(group: Sequence[Mutant], inherited: Sequence[Mutant]) -> list[str]:
+    return [mutant.name for mutant in group if mutant not in inherited]
 
 
-def diagnose(store: Store, candidate: Implementation, layers: Iterable[str]) -> list[Finding]:
-    """Findings for the layers that differ, in the given (data-flow) order; none if all are equal."""
-    findings: list[Finding] = []
-    known: list[Bug] = []
+def diagnose(store: Store, candidate: Implementation, layers: Iterable[str]) -> list[Diagnosis]:
+    """Diagnoses for the layers that differ, in the given (data-flow) order; none if all are equal."""
+    diagnoses: list[Diagnosis] = []
+    known: list[Mutant] = []
     equal: set[str] = set()
     where = Map(store)
     for layer in layers:
@@ -222,12 +221,12 @@ def diagnose(store: Store, candidate: Implementation, layers: Iterable[str]) -> 
         if not suspect.different:
             equal.add(layer)
             continue
-        feeding = [finding.layer for finding in findings if finding.layer in upstream(layer)]
-        blocked = [f.layer for f in findings if not f.mistakes and where.is_part_of(f.layer, layer)]
+        feeding = [diagnosis.layer for diagnosis in diagnoses if diagnosis.layer in upstream(layer)]
+        blocked = [d.layer for d in diagnoses if not d.mistakes and where.is_part_of(d.layer, layer)]
         if blocked:
-            finding = Finding(layer, feeding, suspect.worst.sentence(), [], blocked_by=tuple(blocked))
+            diagnosis = Diagnosis(layer, feeding, suspect.worst.sentence(), [], blocked_by=tuple(blocked))
         else:
-            finding = explain(suspect, where.suspects_of(layer), feeding, known, equal)
-        known += [catalogue()[name] for name in finding.mistakes if not finding.is_inherited]
-        findings.append(finding)
-    return findings
+            diagnosis = explain(suspect, where.suspects_of(layer), feeding, known, equal)
+        known += [catalogue()[name] for name in diagnosis.mistakes if not diagnosis.is_inherited]
+        diagnoses.append(diagnosis)
+    return diagnoses

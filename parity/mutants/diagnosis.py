@@ -10,8 +10,8 @@ from parity.mutants import catalogue
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What is wrong with one layer.
+class Diagnosis:
+    """Which known mistakes explain why one layer differs.
 
     Attributes:
         layer: its name.
@@ -38,7 +38,7 @@ class Finding:
     patterns: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """The finding for machines, with what the catalogue says about each mistake."""
+        """The diagnosis for machines, with what the catalogue says about each mistake."""
         about = [
             {k: getattr(catalogue()[name], k) for k in ("name", "explanation", "formula", "origin")}
             for name in self.mistakes
@@ -46,38 +46,38 @@ class Finding:
         return asdict(self) | {"mistakes": about}
 
     def lines(self) -> list[str]:
-        """The finding for people."""
+        """The diagnosis for people."""
         where = (
             f"of what feeds it, {', '.join(self.feeding)} differs too"
             if self.feeding
             else "nothing that feeds it differs"
         )
-        found = [f"{self.layer} differs; {where}.", f"  {self.worst}"]
+        lines = [f"{self.layer} differs; {where}.", f"  {self.worst}"]
         if self.is_inherited:
-            return [*found, f"  Nothing new: it inherits {' and '.join(self.mistakes)}."]
+            return [*lines, f"  Nothing new: it inherits {' and '.join(self.mistakes)}."]
         if self.blocked_by:
-            return [*found, f"  Not asked: {', '.join(self.blocked_by)} is part of it, and has no diagnosis."]
+            return [*lines, f"  Not asked: {', '.join(self.blocked_by)} is part of it, and has no diagnosis."]
         for name in self.mistakes:
-            bug = catalogue()[name]
-            found += [f"  Mistake: {name} ({bug.origin}). {bug.explanation}", f"  Right:   {bug.formula}"]
+            mutant = catalogue()[name]
+            lines += [f"  Mistake: {name} ({mutant.origin}). {mutant.explanation}", f"  Right:   {mutant.formula}"]
         if self.mistakes and self.precision != "within tolerance":
-            found.append("  It fits to float32 precision only: something is computed in float32 as well.")
+            lines.append("  It fits to float32 precision only: something is computed in float32 as well.")
         if self.mistakes and self.scope == "values":
-            found.append("  It explains the values; the gradients differ in another way.")
+            lines.append("  It explains the values; the gradients differ in another way.")
         if self.also:
-            found.append(f"  On this layer the same numbers come from: {', '.join(self.also)}.")
+            lines.append(f"  On this layer the same numbers come from: {', '.join(self.also)}.")
         if not self.mistakes:
-            found += ["  No catalogued mistake fits.", *(f"  {sentence}" for sentence in self.patterns)]
-        return found
+            lines += ["  No catalogued mistake fits.", *(f"  {sentence}" for sentence in self.patterns)]
+        return lines
 
 
-def closing_line(findings: Sequence[Finding], compared: int) -> str:
+def closing_line(diagnoses: Sequence[Diagnosis], compared: int) -> str:
     """The verdict in a sentence."""
-    if not findings:
+    if not diagnoses:
         return f"{compared} layers compared on their stored cases: all equal, nothing to diagnose."
-    named = sorted({name for finding in findings for name in finding.mistakes})
-    unknown = [finding.layer for finding in findings if not finding.mistakes]
-    first = f"The first layer that differs is {findings[0].layer}. "
+    named = sorted({name for diagnosis in diagnoses for name in diagnosis.mistakes})
+    unknown = [diagnosis.layer for diagnosis in diagnoses if not diagnosis.mistakes]
+    first = f"The first layer that differs is {diagnoses[0].layer}. "
     known = f"Mistakes recognised: {', '.join(named)}. " if named else ""
     open_ = f"Without a diagnosis: {', '.join(unknown)}." if unknown else "Every difference is explained."
-    return f"{len(findings)} of {compared} layers differ. {first}{known}{open_}"
+    return f"{len(diagnoses)} of {compared} layers differ. {first}{known}{open_}"

@@ -1,4 +1,4 @@
-"""Hunts a planted mistake through the tiers of checks, each in data-flow order up to the first layer that differs."""
+"""Tries to kill a mutant by each tier of checks, in data-flow order up to the first layer that differs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parity.goldens.store import Golden, Store
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
 from parity.layers.spec import Arrays
-from parity.mutants import PORT, Bug, catalogue
+from parity.mutants import PORT, Mutant, catalogue
 from parity.mutants.coverage import Entered, entered, is_reached, stored_cases
 from parity.mutants.mutate import load_edited
 
@@ -28,18 +28,18 @@ NOT_RUN = "not run"
 
 @dataclass(frozen=True)
 class Kill:
-    """How one mistake was found, or that it was not.
+    """How one mutant was killed, or that it survived.
 
     Attributes:
-        bug: its name.
-        named: the layer it should be found at.
+        mutant: its name.
+        named: the layer at which it should be killed.
         layers: tier -> first layer that differs; empty if none does; NOT_RUN where the tier did not run.
-        checks: tier -> the comparison that found it.
-        cases: tier -> the case it was found on.
-        seconds: tier -> how long it took, up to the find or to the end.
+        checks: tier -> the comparison that killed it.
+        cases: tier -> the case that killed it.
+        seconds: tier -> how long it took, up to the kill or to the end.
     """
 
-    bug: str
+    mutant: str
     named: str
     layers: dict[str, str] = field(default_factory=dict)
     checks: dict[str, str] = field(default_factory=dict)
@@ -47,32 +47,32 @@ class Kill:
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
-    def found_by(self) -> list[str]:
-        """The tiers that found it."""
+    def killed_by(self) -> list[str]:
+        """The tiers that killed it."""
         return [tier for tier in TIERS if self.layers.get(tier, "") not in ("", NOT_RUN)]
 
     @property
     def first(self) -> str:
         """The first layer that differs in data-flow order, over all tiers; empty for a survivor."""
         order = list(REGISTRY)
-        return min((self.layers[tier] for tier in self.found_by), key=order.index, default="")
+        return min((self.layers[tier] for tier in self.killed_by), key=order.index, default="")
 
     @property
     def is_at_named(self) -> bool:
-        """Whether it was found at the layer named."""
+        """Whether it was killed at the layer named."""
         return self.first == self.named
 
     def note(self, tier: str, row: Row | None, seconds: float) -> None:
-        """Takes down what a tier came to."""
+        """Notes the outcome of a tier."""
         self.layers[tier], self.seconds[tier] = row.layer if row else "", seconds
         if row:
             self.checks[tier], self.cases[tier] = row.sentence(), row.case
 
     def as_json(self) -> dict[str, Any]:
         """The kill for machines."""
-        bug = catalogue()[self.bug]
-        about = {"bug": self.bug, "subject": bug.subject, "origin": bug.origin, "layer_named": self.named}
-        verdict = {"found": bool(self.found_by), "first_layer": self.first, "at_layer_named": self.is_at_named}
+        mutant = catalogue()[self.mutant]
+        about = {"mutant": mutant.name, "subject": mutant.subject, "origin": mutant.origin, "layer_named": self.named}
+        verdict = {"killed": bool(self.killed_by), "first_layer": self.first, "at_layer_named": self.is_at_named}
         tiers = {f"{tier}_layer": self.layers.get(tier, "") for tier in TIERS}
         times = {f"{tier}_seconds": round(self.seconds.get(tier, 0.0), 4) for tier in TIERS}
         return {**about, **verdict, **tiers, **times, "check": next(iter(self.checks.values()), "")}
@@ -101,30 +101,30 @@ def reached_by(layer: str) -> Entered:
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A layer of the port as it is: what it enters, and how it differs; if it does, a find there proves nothing."""
+class PreparedLayer:
+    """A layer of the port as it is: what it enters, and how it differs; if it does, a kill there proves nothing."""
 
     layer: str
     enters: Entered
     differences: list[str]
 
 
-def prepared(layer: str) -> Prepared:
+def prepare_layer(layer: str) -> PreparedLayer:
     """Judges a layer of the port as it is."""
     judge = Judge(unchanged())
     goldens = [_golden(layer, case) for case in stored_cases(opened_store(), layer)]
     wrong = [row.sentence() for golden in goldens for row in judge.rows(golden) if not row.equal]
-    return Prepared(layer, reached_by(layer), wrong)
+    return PreparedLayer(layer, reached_by(layer), wrong)
 
 
 def _answer(implementation: Implementation, golden: Golden, dtype: str, tier: str) -> Arrays:
     """Values or VJPs, and what the inputs are afterwards."""
     inputs = cast(golden.inputs, dtype)
-    given = (golden.layer, inputs, golden.settings, dtype)
+    call = (golden.layer, inputs, golden.settings, dtype)
     if tier == "gradients":
-        result = implementation.vjp(*given, cast(golden.cotangents, dtype), sorted(golden.vjps))
+        result = implementation.vjp(*call, cast(golden.cotangents, dtype), sorted(golden.vjps))
     else:
-        result = implementation.run(*given)
+        result = implementation.run(*call)
     return {**result, **{f"input {name}": value for name, value in inputs.items()}}
 
 
@@ -137,7 +137,7 @@ def _is_as_before(candidate: Implementation, golden: Golden, dtype: str, tier: s
     """Whether a copy does bit for bit what the unchanged port does; then there is nothing to judge."""
     try:
         got = _answer(candidate, golden, dtype, tier)
-    except Exception:  # whatever a mistake leads to, the judge puts it in words
+    except Exception:  # whatever a mutant raises, the judge reports it
         return False
     ref = _unchanged_answer(golden.layer, golden.case, dtype, tier)
     return got.keys() == ref.keys() and all(_are_identical(ref[name], got[name]) for name in ref)
@@ -165,27 +165,27 @@ def first_difference(
     return next((row for layer in layers for row in _rows(candidate, layer, tier, precisions) if not row.equal), None)
 
 
-def hunt(bug: Bug, reached: Mapping[str, Entered], tiers: Iterable[str] = STORED) -> Kill:
-    """Plants one mistake and runs the tiers of stored cases on what it can reach.
+def kill(mutant: Mutant, reached: Mapping[str, Entered], tiers: Iterable[str] = STORED) -> Kill:
+    """Runs the tiers of stored cases on the layers that a mutant can change.
 
     Args:
-        bug: the mistake.
+        mutant: of the catalogue.
         reached: layer -> functions that it enters, of all recorded layers in data-flow order.
         tiers: which to run.
 
     Returns:
-        Where and by which comparison it was found.
+        Where and by which comparison it was killed.
     """
-    candidate = load_edited(PORT, bug.edits)
-    layers = [layer for layer, functions in reached.items() if is_reached(bug.edits, functions)]
-    kill = Kill(bug.name, bug.layer, {"live": NOT_RUN})
+    candidate = load_edited(PORT, mutant.edits)
+    reachable = [layer for layer, functions in reached.items() if is_reached(mutant.edits, functions)]
+    outcome = Kill(mutant.name, mutant.layer, {"live": NOT_RUN})
     for tier in tiers:
         start = time.perf_counter()
-        own = [layer for layer in layers if (layer == LIFETIME) == (tier == "lifetime")]
-        kill.note(tier, first_difference(candidate, own, tier), time.perf_counter() - start)
-    return kill
+        layers = [layer for layer in reachable if (layer == LIFETIME) == (tier == "lifetime")]
+        outcome.note(tier, first_difference(candidate, layers, tier), time.perf_counter() - start)
+    return outcome
 
 
-def hunt_by_name(name: str, reached: Mapping[str, Entered]) -> Kill:
-    """`hunt` for another process, where a mistake goes by its name."""
-    return hunt(catalogue()[name], reached)
+def kill_by_name(name: str, reached: Mapping[str, Entered]) -> Kill:
+    """`kill` for another process, where a mutant goes by its name."""
+    return kill(catalogue()[name], reached)

@@ -1,14 +1,15 @@
-"""The live tier: planted mistakes against a running reference, on inputs that nobody has recorded.
+"""The live tier: mutants against a running reference, on generated inputs.
 
-The reference compiles for seconds where a copy of the port answers in milliseconds, so that all mistakes found at a
-layer are judged together, and the reference is asked everything once.
+The reference compiles for seconds where a copy of the port answers in milliseconds. So all mutants killed at a layer
+are judged together, and the reference computes each answer once.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,49 +19,29 @@ from parity.errors import CannotRun
 from parity.goldens.store import digest
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
-from parity.layers.spec import Arrays, Layer, Settings
+from parity.layers.spec import Layer
 from parity.live import comparison
 from parity.mutants import PORT, catalogue
 from parity.mutants.mutate import Edit, load_edited
 
 SAMPLES = 4
 
-Found = dict[str, tuple[Row | None, float]]
+Kills = dict[str, tuple[Row | None, float]]
 
 
-class Remembering:
-    """A reference that is not asked the same question twice."""
+def remembering(inner: Implementation) -> Any:
+    """A reference that computes each answer once; it has the methods of the contract that the inner one has."""
+    answers: dict[Any, Any] = {}
 
-    def __init__(self, inner: Implementation):
-        """Takes the reference; what is optional in the contract is offered where it has it."""
-        self.inner, self.name, self.description = inner, inner.name, inner.description
-        self._known: dict[Any, Any] = {}
-        for method in ("run_and_vjp", "rounding"):
-            if hasattr(inner, method):
-                setattr(self, method, partial(self._once, method))
+    def once(method: str, *query: Any) -> Any:
+        key = (method, *map(_key, query))
+        if key not in answers:
+            answers[key] = getattr(inner, method)(*query)
+        return answers[key]
 
-    @property
-    def layers(self) -> Collection[str]:
-        """Those of the reference."""
-        return self.inner.layers
-
-    def run(self, layer: str, inputs: Arrays, settings: Settings, dtype: str) -> Arrays:
-        """The layer's outputs."""
-        outputs: Arrays = self._once("run", layer, inputs, settings, dtype)
-        return outputs
-
-    def vjp(
-        self, layer: str, inputs: Arrays, settings: Settings, dtype: str, cotangents: Arrays, wrt: Sequence[str]
-    ) -> Arrays:
-        """The vector-Jacobian product."""
-        gradients: Arrays = self._once("vjp", layer, inputs, settings, dtype, cotangents, wrt)
-        return gradients
-
-    def _once(self, method: str, *question: Any) -> Any:
-        key = (method, *map(_key, question))
-        if key not in self._known:
-            self._known[key] = getattr(self.inner, method)(*question)
-        return self._known[key]
+    methods = [name for name in ("run", "vjp", "run_and_vjp", "rounding") if hasattr(inner, name)]
+    about = {"name": inner.name, "description": inner.description, "layers": inner.layers}
+    return SimpleNamespace(**about, **{name: partial(once, name) for name in methods})
 
 
 def _key(value: Any) -> Any:
@@ -70,8 +51,8 @@ def _key(value: Any) -> Any:
     return tuple((name, _key(value[name])) for name in sorted(value)) if isinstance(value, dict) else repr(value)
 
 
-def speaker() -> tuple[str, bool]:
-    """Who speaks live, or why nobody can; and whether anybody does."""
+def active_reference() -> tuple[str, bool]:
+    """The name of the live reference, or why there is none; and whether there is one."""
     try:
         return comparison.live_reference().name, True
     except comparison.NoLiveReference as reason:
@@ -85,17 +66,17 @@ def samples(layer: Layer) -> list[comparison.Sample]:
     return [comparison.drawn(layer, case, seed=0) for case in [first, *alike][:SAMPLES]]
 
 
-def hunt_live(layer: str, cases: Mapping[str, str]) -> Found:
-    """Judges mistakes at one layer.
+def kill_live(layer: str, cases: Mapping[str, str]) -> Kills:
+    """Tries to kill mutants at one layer.
 
     Args:
         layer: its name.
-        cases: mistake -> the stored case that found it; its like is tried where the samples of one size show nothing.
+        cases: mutant -> the stored case that killed it; its like is tried where the samples of one size show nothing.
 
     Returns:
-        Mistake -> the comparison that found it, if any, and the seconds it took.
+        Mutant -> the comparison that killed it, if any, and the seconds it took.
     """
-    reference, entry, found = Remembering(comparison.live_reference()), REGISTRY[layer], Found()
+    reference, entry, kills = remembering(comparison.live_reference()), REGISTRY[layer], Kills()
     tried, named = samples(entry), {case.name: case for case in entry.cases}
 
     def first_difference(edits: Sequence[Edit], inputs: Sequence[comparison.Sample]) -> Row | None:
@@ -105,11 +86,11 @@ def hunt_live(layer: str, cases: Mapping[str, str]) -> Found:
 
     without = first_difference((), tried)
     if without:
-        raise CannotRun(f"The port itself differs live, so nothing can be hunted in it: {without.sentence()}")
+        raise CannotRun(f"The port itself differs live, so no mutant can be killed in it: {without.sentence()}")
     for name, case in cases.items():
         start, edits = time.perf_counter(), catalogue()[name].edits
         row = first_difference(edits, tried)
         if row is None and case in named:
             row = first_difference(edits, [comparison.drawn(entry, named[case], seed=0)])
-        found[name] = row, time.perf_counter() - start
-    return found
+        kills[name] = row, time.perf_counter() - start
+    return kills

@@ -1,4 +1,4 @@
-"""Plants changes in a package without touching it: a second copy is imported from source rewritten in memory.
+"""Mutates a package without touching it: a second copy is imported from source rewritten in memory.
 
 Every module of the package is imported again, so that whatever it took from another one at import time (a function
 under another name, a default argument, a table made from it) comes from the changed copy too. The modules that were
@@ -111,7 +111,7 @@ def load_edited(target: str, edits: Sequence[Edit]) -> Implementation:
     module, _, attribute = target.partition(":")
     try:
         with edited(*edits):
-            found: Implementation = getattr(importlib.import_module(module), attribute)
+            implementation: Implementation = getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
-        raise CannotRun(f"Mistakes are planted in the port, which needs {error.name!r}; it is not installed.") from None
-    return found
+        raise CannotRun(f"Mutants are copies of the port, which needs {error.name!r}; it is not installed.") from None
+    return implementation

@@ -96,7 +96,7 @@ QUESTIONS: tuple[Question, ...] = (factor, offset, shift, order, single, edges)
 def at_flags(ref: np.ndarray, got: np.ndarray, inputs: Arrays) -> list[str]:
     """Wrong only where a flag among the inputs (a terminal, a continuation) is set, or only where it is not."""
     wrong = np.abs(got - ref) > near(float(np.abs(ref).max()))
-    found = []
+    sentences = []
     for name, flag in inputs.items():
         is_flag = flag.ndim > 0 and bool(np.isin(flag, (0, 1)).all()) and 0 < flag.mean() < 1
         if not is_flag or ref.shape[: flag.ndim] != flag.shape:
@@ -104,8 +104,8 @@ def at_flags(ref: np.ndarray, got: np.ndarray, inputs: Arrays) -> list[str]:
         steps = wrong.reshape(*flag.shape, -1).any(axis=-1)
         for value in (True, False):
             if steps.any() and not steps[flag.astype(bool) != value].any():
-                found.append(f"It is wrong only where {name} is {value}.")
-    return found
+                sentences.append(f"It is wrong only where {name} is {value}.")
+    return sentences
 
 
 def describe(ref: np.ndarray, got: np.ndarray, inputs: Arrays) -> list[str]:
@@ -121,15 +121,15 @@ def patterns(goldens: Sequence[Golden], candidate: Implementation, worst: Row) -
     if worst.dtype == "float32":
         return [size, "In float64 it is right: it is only less exact in float32 than the original."]
     if worst.problem and worst.kind == "value":
-        return [worst.problem]
+        return [worst.problem.text]
     golden = next(golden for golden in goldens if golden.case == worst.case)
-    given = (golden.layer, cast(golden.inputs, "float64"), golden.settings, "float64")
+    call = (golden.layer, cast(golden.inputs, "float64"), golden.settings, "float64")
     if worst.kind == "vjp":
         note = "The values are right; the gradient is not: look for a gradient stopped, or not stopped."
-        got = candidate.vjp(*given, cast(golden.cotangents, "float64"), [worst.output])[worst.output]
+        got = candidate.vjp(*call, cast(golden.cotangents, "float64"), [worst.output])[worst.output]
         ref = golden.vjps[worst.output]
         head = [note] if worst.problem else [size, note]
     else:
-        ref, got, head = golden.outputs[worst.output], candidate.run(*given)[worst.output], [size]
+        ref, got, head = golden.outputs[worst.output], candidate.run(*call)[worst.output], [size]
     comparable = got.shape == ref.shape and ref.dtype.kind == "f" and np.isfinite(ref).all() and np.isfinite(got).all()
     return [*head, *describe(ref, got, golden.inputs)] if comparable and ref.size else head

@@ -67,9 +67,9 @@ def run_samples(jaxpr: Any, args: Sequence[np.ndarray], bits: Sequence[int], see
     with np.errstate(all="ignore"):
         for first in range(0, len(bits), together):
             some = bits[first : first + together]
-            given = [x if len(x) == 1 else x[first : first + together] for x in args]
-            given = [np.broadcast_to(x, (len(some), *x.shape[1:])) if x.dtype.kind == "f" else x for x in given]
-            outs = Interpreter(np.array(some), rng).run(jaxpr, given)
+            chunk = [x if len(x) == 1 else x[first : first + together] for x in args]
+            chunk = [np.broadcast_to(x, (len(some), *x.shape[1:])) if x.dtype.kind == "f" else x for x in chunk]
+            outs = Interpreter(np.array(some), rng).run(jaxpr, chunk)
             parts.append([np.broadcast_to(out, (len(some), *out.shape[1:])) for out in outs])
     return [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
 
@@ -98,11 +98,9 @@ def number_of_roundings(eqn: Any) -> Any:
         return max(power.bit_length() - 2 + power.bit_count(), 0) + (params["y"] < 0)
     if name == "reduce_prod":
         return max(eqn.invars[0].aval.size // max(eqn.outvars[0].aval.size, 1) - 1, 0)
-    if name == "cumprod":
-        shape, axis = eqn.invars[0].aval.shape, params["axis"]
-        factors = np.arange(shape[axis])[:: -1 if params["reverse"] else 1]
-        return np.broadcast_to(np.expand_dims(factors, tuple(range(1, len(shape) - axis))), shape)
-    return ROUNDED[name][1]
+    shape, axis = eqn.invars[0].aval.shape, params["axis"]  # of a cumulative product
+    factors = np.arange(shape[axis])[:: -1 if params["reverse"] else 1]
+    return np.broadcast_to(np.expand_dims(factors, tuple(range(1, len(shape) - axis))), shape)
 
 
 def where_exact(name: str, operands: Sequence[np.ndarray], out: np.ndarray) -> np.ndarray | None:
@@ -186,13 +184,11 @@ class Interpreter:
             outs = EXACT[name](params, *operands)
             return outs if isinstance(outs, list) else [outs]
         if name in ROUNDED and is_float:
-            out = ROUNDED[name][0](*aligned(operands))
-            exact = where_exact(name, aligned(operands), out)
-            if exact is not None and exact.all():
-                return [out]
-            return [self._rounded(out, out, math.sqrt(ROUNDED[name][1]), exact)]
+            function, roundings = ROUNDED[name]
+            operands = aligned(operands)
+            return [self._elementwise(name, function(*operands), operands, roundings)]
         if name in PRODUCTS and is_float:
-            return [self._product(eqn, operands[0])]
+            return [self._elementwise(name, PRODUCTS[name](params, *operands), operands, number_of_roundings(eqn))]
         if name in ("psum", "psum_invariant"):  # over an axis that `vmap` made of the devices
             return [self._sum(eqn, [x]) for x in operands]
         if name in SUMS and is_float:
@@ -201,14 +197,11 @@ class Interpreter:
             raise UnknownPrimitive(name)
         return applied_by_jax(eqn, operands)
 
-    def _product(self, eqn: Any, x: np.ndarray) -> np.ndarray:
-        out = PRODUCTS[eqn.primitive.name](eqn.params, x)
-        exact = where_exact(eqn.primitive.name, [x], out)
-        return (
-            out
-            if exact is not None and exact.all()
-            else self._rounded(out, out, np.sqrt(number_of_roundings(eqn)), exact)
-        )
+    def _elementwise(self, name: str, out: np.ndarray, operands: list[np.ndarray], roundings: Any) -> np.ndarray:
+        exact = where_exact(name, operands, out)
+        if exact is not None and exact.all():
+            return out
+        return self._rounded(out, out, np.sqrt(roundings), exact)
 
     def _sum(self, eqn: Any, operands: list[np.ndarray]) -> np.ndarray:
         def apply(xs: list[np.ndarray]) -> np.ndarray:
@@ -313,8 +306,10 @@ def _shard_map(interpreter: Interpreter, params: dict[str, Any], operands: list[
     joined = []
     for out, spec in zip(outs, params["out_specs"], strict=True):
         at = place(spec)
-        moved = out[:, 0] if at is None else np.moveaxis(out, 1, at + 1)
-        joined.append(moved if at is None else moved.reshape(*moved.shape[: at + 1], -1, *moved.shape[at + 3 :]))
+        ordered = out[:, 0] if at is None else np.moveaxis(out, 1, at + 1)
+        joined.append(
+            ordered if at is None else ordered.reshape(*ordered.shape[: at + 1], -1, *ordered.shape[at + 3 :])
+        )
     return joined
 
 

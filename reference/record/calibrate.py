@@ -25,10 +25,8 @@ from parity.files import canonical, write_atomically
 from parity.goldens.calibration import FILE, Calibration
 from parity.goldens.check import Judge, load
 from parity.goldens.store import FIXTURES, Store
-from parity.layers.spec import Arrays, Settings
 from parity.runs.side_by_side import cores
 from reference.devices import flags_of
-from reference.jax_runtime import JaxImplementation
 from reference.record.goldens import RecordError, require_original
 
 # Op by op these take half an hour; their parts are run eagerly, each in its own layer.
@@ -68,11 +66,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read(store: Store) -> dict[str, Any]:
-    """What is known already of these goldens."""
+    """The evidence that these goldens have already."""
     fresh = {"manifest": store.manifest["digest"], "layers": {}}
     path = store.root / FILE
-    known = json.loads(path.read_text()) if path.is_file() else fresh
-    return known if known["manifest"] == fresh["manifest"] else fresh
+    kept = json.loads(path.read_text()) if path.is_file() else fresh
+    return kept if kept["manifest"] == fresh["manifest"] else fresh
 
 
 def _apart(layer: str, root: Path) -> dict[str, Any]:
@@ -83,30 +81,6 @@ def _apart(layer: str, root: Path) -> dict[str, Any]:
         if done.returncode == 0:
             return json.loads(done.stdout.splitlines()[-1])
     raise RecordError(f"the process that holds {layer} to its goldens failed; what it printed stands above.")
-
-
-class Eagerly:
-    """The original op by op."""
-
-    def __init__(self, original: JaxImplementation):
-        """Takes the original."""
-        self.original, self.name, self.description = original, original.name, original.description
-        self.layers = original.layers
-
-    def run_and_vjp(
-        self, layer: str, inputs: Arrays, settings: Settings, dtype: str, *asked: Any
-    ) -> tuple[Arrays, Arrays]:
-        """Outputs and VJPs."""
-        cotangents, wrt = asked
-        return self.original.evaluate(layer, inputs, settings, dtype, cotangents, wrt, jit=False)
-
-    def vjp(self, *asked: Any) -> Arrays:
-        """The vector-Jacobian product."""
-        return self.run_and_vjp(*asked)[1]
-
-    def run(self, layer: str, inputs: Arrays, settings: Settings, dtype: str) -> Arrays:
-        """Outputs."""
-        return self.original.evaluate(layer, inputs, settings, dtype, jit=False)[0]
 
 
 def calibrate(store: Store, layer: str, values_only: bool = False) -> Calibration:
@@ -125,7 +99,7 @@ def calibrate(store: Store, layer: str, values_only: bool = False) -> Calibratio
         held.add("original at optimisation level 0", Judge(original).rows(golden))
         held.add("stand-in", Judge(standin).rows(golden))
         if (number == 0 or golden.origin != "generated") and not layer.startswith(TOO_LONG_EAGERLY):
-            held.add("original, eagerly", Judge(Eagerly(original), ("float64",)).rows(golden))
+            held.add("original, eagerly", Judge(original.eagerly, ("float64",)).rows(golden))
     return held
 
 

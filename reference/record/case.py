@@ -25,7 +25,7 @@ def record(
     wrt = layer.differentiable(settings) if case.gradients else []
     cotangents = case_cotangents(layer, case.name, settings) if wrt else {}
     compiled = original.as_users_compile
-    values, vjps = compiled.evaluate(layer.name, inputs, settings, "float64", cotangents, wrt)
+    values, vjps = compiled.run_and_vjp(layer.name, inputs, settings, "float64", cotangents, wrt)
     declared = set(layer.outputs(settings))
     if declared != set(values):
         raise RuntimeError(f"{layer.name}: outputs {sorted(declared ^ set(values))} differ from the registry.")
@@ -61,7 +61,7 @@ def silent(golden: Golden) -> Iterator[tuple[str, str, int, int]]:
 
 def check_informative(golden: Golden, case: Case) -> None:
     """Raises Uninformative where over 1% of an output says nothing, unless the case is declared to be at a branch."""
-    worst = max(silent(golden), key=lambda found: found[2] / found[3], default=None)
+    worst = max(silent(golden), key=lambda counted: counted[2] / counted[3], default=None)
     if worst and worst[2] > MOST_UNINFORMATIVE * worst[3] and not case.at_branch:
         kind, name, count, elements = worst
         raise Uninformative(

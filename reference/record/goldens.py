@@ -89,9 +89,9 @@ def _chosen(layers: list[str]) -> list[str]:
 
 def require_original() -> None:
     """Raises RecordError unless the genuine original is installed."""
-    found = identity.identify()
-    if found.state != "genuine":
-        raise RecordError(f"only the genuine original will do. {found.message}")
+    installed = identity.identify()
+    if installed.state != "genuine":
+        raise RecordError(f"only the genuine original will do. {installed.message}")
 
 
 def _work_folder(root: Path) -> Path:
@@ -153,17 +153,17 @@ def _entries(folder: Path, layer: str) -> Any:
 
 def _differing(first: Path, second: Path, names: list[str]) -> list[str]:
     """What two recordings do not agree on: tensors and measurements by case, else files by name."""
-    found = [change for name in names for change in changes(name, _entries(first, name), _entries(second, name))]
+    differing = [change for name in names for change in changes(name, _entries(first, name), _entries(second, name))]
     files = (file_name(name) for name in names)
-    return found or [file for file in files if (first / file).read_bytes() != (second / file).read_bytes()]
+    return differing or [file for file in files if (first / file).read_bytes() != (second / file).read_bytes()]
 
 
 def changes(layer: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Names the tensors and measurements in which two recordings of a layer differ."""
-    found = []
+    names = []
     for case in sorted(set(old) | set(new)):
         if case not in old or case not in new:
-            found.append(f"{layer}[{case}] {'added' if case in new else 'removed'}")
+            names.append(f"{layer}[{case}] {'added' if case in new else 'removed'}")
             continue
         for part in sorted(set(old[case]) | set(new[case])):
             before, after = old[case].get(part), new[case].get(part)
@@ -171,23 +171,23 @@ def changes(layer: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
                 continue
             if part == "tensors":
                 keys = [k for k in sorted(set(before) | set(after)) if before.get(k) != after.get(k)]
-                found += [f"{layer}[{case}] {key}" for key in keys]
+                names += [f"{layer}[{case}] {key}" for key in keys]
             else:
-                found.append(f"{layer}[{case}] {part}")
-    return found
+                names.append(f"{layer}[{case}] {part}")
+    return names
 
 
 def _report_changes(root: Path, folder: Path, recorded: dict[str, Any]) -> int:
     known = Store(root).manifest["layers"]
-    found = [
+    changed = [
         c for layer, cases in recorded.items() for c in changes(layer, known.get(layer, {}).get("cases", {}), cases)
     ]
     for layer in recorded:
         path = root / "golden" / file_name(layer)
         if not path.is_file() or _unpacked(path) != _unpacked(folder / file_name(layer)):
-            found.append(f"{path.name} would be written anew")
-    print("\n".join(found) if found else f"Nothing would change in {len(recorded)} layers.")
-    return 1 if found else 0
+            changed.append(f"{path.name} would be written anew")
+    print("\n".join(changed) if changed else f"Nothing would change in {len(recorded)} layers.")
+    return 1 if changed else 0
 
 
 def _unpacked(path: Path) -> bytes:
@@ -211,21 +211,22 @@ def provenance() -> dict[str, Any]:
 
 
 def _write(root: Path, folder: Path, recorded: dict[str, Any], partial: bool) -> None:
-    found = provenance()
+    header = provenance()
     layers: dict[str, Any] = {}
     if partial and (root / "manifest.json").exists():
         before = Store(root).manifest
-        stale = [key for key in ("original", "packages", "flags") if before[key] != found[key]]
+        stale = [key for key in ("original", "packages", "flags") if before[key] != header[key]]
         if stale:
             raise RecordError(f"the other layers were recorded with other {', '.join(stale)}; record all again.")
         layers = {name: value for name, value in before["layers"].items() if name in REGISTRY}
     for name, cases in recorded.items():
         content = (folder / file_name(name)).read_bytes()
         write_atomically(root / "golden" / file_name(name), content)
-        own = {} if flags_of(name) == FLAGS else {"flags": flags_of(name)}
-        layers[name] = {"sha256": hashlib.sha256(content).hexdigest(), "cases": cases, **own}
+        layers[name] = {"sha256": hashlib.sha256(content).hexdigest(), "cases": cases}
+        if flags_of(name) != FLAGS:
+            layers[name]["flags"] = flags_of(name)
     order = [name for name in REGISTRY if name in layers]
-    write_atomically(root / "manifest.json", manifest_bytes({**found, "order": order, "layers": layers}))
+    write_atomically(root / "manifest.json", manifest_bytes({**header, "order": order, "layers": layers}))
     _remove_stale(root / "golden", {file_name(name) for name in layers})
 
 

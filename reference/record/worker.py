@@ -1,4 +1,4 @@
-"""One of the recorder's two processes: runs the original on the cases and writes what it found to a folder."""
+"""One of the recorder's two processes: runs the original on the cases and writes its answers to a folder."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from parity import weights
 from parity.files import canonical, write_atomically
+from parity.goldens.check import with_disco103
 from parity.goldens.store import Golden, describe, file_name, layer_bytes
 from parity.layers import REGISTRY
 from parity.layers.draw import case_inputs
@@ -39,36 +37,25 @@ def refuse_the_port() -> None:
         raise SystemExit(f"Not recorded: this process has loaded {names}; goldens come from the original alone.")
 
 
-def _with_real_weights(inputs: Arrays) -> Arrays:
-    real = weights.load_weights(download=False)
-    return {**inputs, **{f"meta_params/{name}": value.astype(np.float64) for name, value in real.items()}}
-
-
 def cases(layer: Layer, traced: Traced) -> list[tuple[Case, Arrays, Settings, str]]:
-    """All cases of a layer: the registry's, and the one that was seen on the way of a real learner step."""
-    found = []
+    """All cases of a layer: the registry's, and the one traced in a real learner step."""
+    listed = []
     for case in layer.cases:
         inputs = case_inputs(layer, case)
         if case.meta_params == "disco103":
-            inputs = _with_real_weights(inputs)
-        found.append((case, inputs, layer.case_settings(case), "generated"))
+            inputs = with_disco103(inputs)
+        listed.append((case, inputs, layer.case_settings(case), "generated"))
     if layer.name in traced:
         inputs, settings = traced[layer.name]
-        found.append((Case(TEACHER_FORCED), inputs, settings, TEACHER_FORCED))
-    return found
+        listed.append((Case(TEACHER_FORCED), inputs, settings, TEACHER_FORCED))
+    return listed
 
 
 def original() -> Any:
-    """The original."""
+    """The original; importing it starts JAX."""
     from reference.original import implementation
 
     return implementation
-
-
-def forget_programs() -> None:
-    """Drops what was compiled for a layer."""
-    for compiled in (original(), original().as_users_compile):
-        compiled.forget_programs()
 
 
 def record_layer(layer: Layer, traced: Traced) -> list[Golden]:
@@ -91,7 +78,7 @@ def record_layer(layer: Layer, traced: Traced) -> list[Golden]:
 
 
 def real_learner_step() -> Traced:
-    """What reaches each layer in the original's own life on Catch."""
+    """What reaches each layer in the original's own run on Catch."""
     from reference.original.short_run import root
 
     inputs, settings = root()
@@ -116,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(reason, file=sys.stderr, flush=True)
             continue
         finally:
-            forget_programs()
+            original().as_users_compile.forget_programs()
         refuse_the_port()
         write_atomically(chosen.out / file_name(name), layer_bytes(goldens))
         entries = {golden.case: describe(golden) for golden in goldens}

@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from parity.compare import Row
+from parity.compare import Problem, ProblemKind, Row
 from parity.errors import CannotRun, FixtureError, WeightsMissing
 from parity.goldens.check import Judge, Outcome, check_layer
 from parity.goldens.check import load as load_case
@@ -36,7 +36,8 @@ def row_as_dict(row: Row) -> dict[str, Any]:
 
 def row_from_dict(values: dict[str, Any]) -> Row:
     """The inverse of `row_as_dict`."""
-    return Row(**(values | {name: tuple(values[name]) for name in ("index", "counts")}))
+    problem = values["problem"] and Problem(ProblemKind(values["problem"]["kind"]), values["problem"]["text"])
+    return Row(**(values | {name: tuple(values[name]) for name in ("index", "counts")} | {"problem": problem}))
 
 
 def key(row: Row) -> Key:
@@ -45,8 +46,8 @@ def key(row: Row) -> Key:
 
 
 def is_missing(row: Row) -> bool:
-    """Whether an output was not given at all, which is not the same as a different one."""
-    return row.problem.startswith("is missing")
+    """Whether an output was not returned at all, which is not the same as a different one."""
+    return row.problem is not None and row.problem.kind is ProblemKind.MISSING
 
 
 def different_rows(rows: Iterable[Row], ignored: Collection[Key] = ()) -> list[Row]:

@@ -33,10 +33,10 @@ from parity.errors import CannotRun, FixtureError
 from parity.files import write_atomically
 from parity.goldens.store import Store
 from parity.layers import REGISTRY
-from parity.mutants import Bug, catalogue, chosen
+from parity.mutants import Mutant, catalogue, chosen
 from parity.mutants.coverage import Entered, source_digest
-from parity.mutants.hunt import LIFETIME, NOT_RUN, TIERS, Kill, hunt_by_name, prepared
-from parity.mutants.live_hunt import hunt_live, speaker
+from parity.mutants.hunt import LIFETIME, NOT_RUN, TIERS, Kill, kill_by_name, prepare_layer
+from parity.mutants.live_hunt import active_reference, kill_live
 from parity.runs.side_by_side import LOOK_EVERY, Lines
 from parity.tolerance import PRECISIONS
 from reports import page
@@ -64,12 +64,12 @@ class Matrix:
     @property
     def survivors(self) -> list[Kill]:
         """The mutants that no check kills."""
-        return [kill for kill in self.kills if not kill.found_by]
+        return [kill for kill in self.kills if not kill.killed_by]
 
     @property
     def elsewhere(self) -> list[Kill]:
         """The mutants that are killed, but not at the layer named."""
-        return [kill for kill in self.kills if kill.found_by and not kill.is_at_named]
+        return [kill for kill in self.kills if kill.killed_by and not kill.is_at_named]
 
     @property
     def is_good(self) -> bool:
@@ -94,7 +94,7 @@ def _one_thread_each() -> None:
 class Hunt:
     """Runs the checks on mutants, in parallel processes."""
 
-    def __init__(self, bugs: Sequence[Bug], pool: Executor, progress: Progress):
+    def __init__(self, bugs: Sequence[Mutant], pool: Executor, progress: Progress):
         """Takes the mutants and the pool of processes; nothing runs yet."""
         self.bugs, self.pool, self.progress, self.lines = bugs, pool, progress, Lines(progress)
         self.kills: dict[str, Kill] = {}
@@ -112,7 +112,9 @@ class Hunt:
 
     def prepare(self, layers: Sequence[str]) -> dict[str, Entered]:
         """What each layer enters; proves that without a mistake there is nothing to find."""
-        found = {ready.layer: ready for ready in self._all("unchanged port", prepared, [(name,) for name in layers])}
+        found = {
+            ready.layer: ready for ready in self._all("unchanged port", prepare_layer, [(name,) for name in layers])
+        }
         for layer in layers:
             for difference in found[layer].differences:
                 raise CannotRun(
@@ -122,23 +124,23 @@ class Hunt:
 
     def stored(self, reached: Mapping[str, Entered]) -> None:
         """The tiers of stored cases."""
-        for kill in self._all("mutants", hunt_by_name, [(bug.name, reached) for bug in self.bugs]):
-            self.kills[kill.bug] = kill
+        for kill in self._all("mutants", kill_by_name, [(bug.name, reached) for bug in self.bugs]):
+            self.kills[kill.mutant] = kill
 
     def live(self) -> None:
         """The live tier, at the layer where each mistake was found; the layers that compile longest come first."""
         at: dict[str, dict[str, str]] = {}
         for bug in self.bugs:
             kill = self.kills[bug.name]
-            case = next((kill.cases[tier] for tier in kill.found_by if kill.layers[tier] == kill.first), "")
+            case = next((kill.cases[tier] for tier in kill.killed_by if kill.layers[tier] == kill.first), "")
             at.setdefault(kill.first or bug.layer, {})[bug.name] = case
         heaviest = sorted(at, key=list(REGISTRY).index, reverse=True)
-        for found in self._all("live", hunt_live, [(layer, at[layer]) for layer in heaviest]):
+        for found in self._all("live", kill_live, [(layer, at[layer]) for layer in heaviest]):
             for name, (row, seconds) in found.items():
                 self.kills[name].note("live", row, seconds)
 
 
-def run(bugs: Sequence[Bug], is_live: bool, processes: int = PROCESSES) -> Matrix:
+def run(bugs: Sequence[Mutant], is_live: bool, processes: int = PROCESSES) -> Matrix:
     """Checks the mutants in all tiers, or in all but the live one."""
     start, before = time.perf_counter(), source_digest()
     context = multiprocessing.get_context("spawn")
@@ -146,7 +148,7 @@ def run(bugs: Sequence[Bug], is_live: bool, processes: int = PROCESSES) -> Matri
     with workers as pool, Progress(console=Console(stderr=True)) as progress:
         hunt = Hunt(bugs, pool, progress)
         hunt.stored(hunt.prepare(Store().layers()))
-        spoke, can_speak = pool.submit(speaker).result() if is_live else (LEFT_OUT, False)
+        spoke, can_speak = pool.submit(active_reference).result() if is_live else (LEFT_OUT, False)
         if can_speak:
             hunt.live()
     if source_digest() != before:
@@ -173,7 +175,7 @@ def figure(kills: Sequence[Kill]) -> Figure:
     """Mutants by tier, one panel per subject: blue at the layer named, orange at another one, grey not killed."""
     subjects: dict[str, list[Kill]] = {}
     for kill in kills:
-        subjects.setdefault(catalogue()[kill.bug].subject, []).append(kill)
+        subjects.setdefault(catalogue()[kill.mutant].subject, []).append(kill)
     columns = _columns(subjects, 4)
     heights = [[len(subjects[subject]) + HEADING for subject in column] for column in columns]
     tallest = max(sum(column) for column in heights)
@@ -191,7 +193,7 @@ def _panel(axes: Any, subject: str, kills: Sequence[Kill]) -> None:
     cells = [[_cell(kill, tier) for tier in TIERS] for kill in kills]
     axes.pcolormesh(cells, cmap=ListedColormap(COLOURS), vmin=0, vmax=2, edgecolors="white", linewidth=0.6)
     axes.set_ylim(len(kills), 0)
-    axes.set_yticks([i + 0.5 for i in range(len(kills))], [kill.bug for kill in kills], fontsize=5)
+    axes.set_yticks([i + 0.5 for i in range(len(kills))], [kill.mutant for kill in kills], fontsize=5)
     axes.set_xticks([i + 0.5 for i in range(len(TIERS))], [LABELS[tier] for tier in TIERS], fontsize=5)
     axes.tick_params(length=0, labeltop=True, labelbottom=False, pad=1)
     axes.set_title(f"{subject.replace('_', ' ')} ({len(kills)})", fontsize=7, loc="left")
@@ -287,8 +289,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         records = [kill.as_json() for kill in matrix.kills]
         write_atomically(args.json, (json.dumps(records, indent=1) + "\n").encode())
     for kill in matrix.survivors:
-        print(f"SURVIVOR: {kill.bug}, which should be killed at {kill.named}: {catalogue()[kill.bug].explanation}")
+        print(
+            f"SURVIVOR: {kill.mutant}, which should be killed at {kill.named}: {catalogue()[kill.mutant].explanation}"
+        )
     for kill in matrix.elsewhere:
-        print(f"Killed at {kill.first} instead of {kill.named}: {kill.bug}.")
+        print(f"Killed at {kill.first} instead of {kill.named}: {kill.mutant}.")
     print(f"{made.verdict}\nThe page is {path}")
     return 0 if matrix.is_good else 1

@@ -18,7 +18,7 @@ from parity.files import canonical, write_atomically
 from parity.goldens.check import Judge
 from parity.goldens.check import load as load_case
 from parity.goldens.store import Store
-from parity.mutants import PORT, Bug, catalogue
+from parity.mutants import PORT, Mutant, catalogue
 from parity.mutants.coverage import Entered, is_reached, stored_cases
 from parity.mutants.hunt import first_difference, opened_store, reached_by, unchanged
 from parity.mutants.mutate import load_edited
@@ -60,7 +60,7 @@ def is_killed(name: str, precision: str, reached: Mapping[str, Entered]) -> bool
     return first_difference(load_edited(PORT, bug.edits), layers, "goldens", (precision,)) is not None
 
 
-def killed_in(precision: str, bugs: Sequence[Bug], processes: int, prepare: Callable[[], None]) -> Killed:
+def killed_in(precision: str, bugs: Sequence[Mutant], processes: int, prepare: Callable[[], None]) -> Killed:
     """Counts the mutants that values in one precision kill; `prepare` runs first in each process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context, initializer=prepare) as pool:
