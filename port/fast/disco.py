@@ -36,17 +36,18 @@ class FastDisco(Disco):
         self, inputs: RuleInputs, target_out: Outputs, averages: tuple[EmaState, EmaState]
     ) -> tuple[ValueOuts, EmaState, EmaState]:
         """Reads the values of unique rows, of both networks in parallel."""
+        settings = self.value_settings
+
+        def read(net_out: Tensor) -> Tensor:
+            return value_utils.values_from_logits(net_out, *settings.form)
 
         def q_values(outputs: Outputs) -> Tensor:
             shared = unique_rows.find(outputs, "q")
-            return unique_rows.spread(unique_rows.mapped(shared, self._values))
+            return unique_rows.spread(unique_rows.mapped(shared, read))
 
         outputs = {"online": inputs.agent_out, "target": target_out}
         q = side_by_side({name: partial(q_values, each) for name, each in outputs.items()})
-        return value_utils.estimates(q["online"], q["target"], inputs, averages, self.value_settings, self.averaging)
-
-    def _values(self, net_out: Tensor) -> Tensor:
-        return value_utils.values_from_logits(net_out, *self.value_settings.form)
+        return value_utils.estimates(q["online"], q["target"], inputs, averages, settings, self.averaging)
 
     def targets(self, meta_params: Params, inputs: RuleInputs, state: LstmState) -> tuple[Outputs, LstmState]:
         """Outputs of the meta-network, and the new state of its meta-RNN."""
@@ -79,19 +80,19 @@ class FastDisco(Disco):
         """As `Disco.value_loss`; only two bins of each target are read."""
         if not isinstance(inputs.agent_out, TakenOutputs):
             return super().value_loss(inputs, td)
-        q_a = inputs.agent_out.learned.heads["q"]
-        if isinstance(q_a, Tensor) or not self.has_fused_losses:
-            form = (self.rule.max_abs_value, True, True)
-            return value_utils.value_loss_from_td(unique_rows.spread(q_a), td, *form)
-        target = q_a.map(lambda x: self._values(x.detach())).spread() + td
-        return shared_cross_entropy(q_a, ops.signed_hyperbolic(target), self.rule.max_abs_value)
+        q_a, max_abs_value = inputs.agent_out.learned.heads["q"], self.rule.max_abs_value
+        if isinstance(q_a, Shared) and self.has_fused_losses:
+            return value_loss(q_a, td, max_abs_value)
+        return value_utils.value_loss_from_td(unique_rows.spread(q_a), td, max_abs_value, True, True)
 
 
-def shared_cross_entropy(net_out: Shared, target: Tensor, max_abs_value: float) -> Tensor:
-    """Cross-entropy of two-hot targets [T, B] and logits over bins [T, B, K]: only two bins of each target are read.
+def value_loss(net_out: Shared, td: Tensor, max_abs_value: float) -> Tensor:
+    """`value_utils.value_loss_from_td` of logits [T, B, K], of which only the two bins of each target are read.
 
-    Reference: disco_rl/value_fns/value_utils.py::value_loss_from_target
+    Reference: disco_rl/value_fns/value_utils.py::value_loss_from_td
     """
+    held = net_out.map(lambda x: value_utils.values_from_logits(x.detach(), max_abs_value))
+    target = ops.signed_hyperbolic(held.spread() + td)  # [T, B]
     log_probs = net_out.rows[0].log_softmax(-1)  # [U, K]
     K = log_probs.shape[-1]
     below, above, weight_below = ops.nearest_bins(target.flatten(), K, max_abs_value)
