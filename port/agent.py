@@ -15,7 +15,7 @@ from port.fast import learner
 from port.network import MlpNetwork, Network
 from port.networks import param_names
 from port.networks.param_names import ObsSpec
-from port.strategy import Plain, Strategy
+from port.strategy import Plain
 from port.types import (
     LAST_STEP,
     ActorTimestep,
@@ -43,7 +43,7 @@ def sample_actions(logits: Tensor, gumbel_noise: Tensor) -> Tensor:
     if gumbel_noise.shape != logits.shape:
         raise ValueError(f"Noise is {tuple(gumbel_noise.shape)}; one number per logit {tuple(logits.shape)} is needed.")
     is_valid = logits.softmax(-1).isfinite().all(-1)
-    draws = (logits.log_softmax(-1) + gumbel_noise).argmax(-1)
+    draws = ops.gumbel_argmax(logits.log_softmax(-1), gumbel_noise)
     return torch.where(is_valid, draws, -1)
 
 
@@ -178,7 +178,12 @@ class Agent:
         return total, {"total_loss": total, **value_logs, **logs}
 
     def loss_and_grads(
-        self, params: Params, rollout: Rollout, meta_out: Mapping[str, Any], is_meta_training: bool = False
+        self,
+        params: Params,
+        rollout: Rollout,
+        meta_out: Mapping[str, Any],
+        is_meta_training: bool = False,
+        agent_out: Outputs | None = None,
     ) -> tuple[Params, Logs]:
         """Gradient of the loss for the parameters, with the targets held constant.
 
@@ -187,6 +192,7 @@ class Agent:
             rollout: T+1 steps.
             meta_out: what the rule made of the rollout, as of its `unroll_meta_net`.
             is_meta_training: whether the gradients can be differentiated further.
+            agent_out: outputs for `params` that the strategy's `unroll` gave, if there already.
 
         Returns:
             Gradients by parameter, and logs.
@@ -194,31 +200,19 @@ class Agent:
         Reference: disco_rl/agent.py::Agent._loss
         """
         strategy = self._strategy(is_meta_training)
-        with strategy.threads(params), torch.enable_grad():
-            params = _tracked(params, is_meta_training)
-            agent_out = strategy.unroll(params, rollout)
-            return self._loss_and_grads(strategy, params, agent_out, rollout, meta_out, is_meta_training)
-
-    def _strategy(self, is_meta_training: bool) -> Strategy:
-        return self._plain if is_meta_training else self._chosen
-
-    def _loss_and_grads(
-        self,
-        strategy: Strategy,
-        params: Params,
-        agent_out: Outputs,
-        rollout: Rollout,
-        meta_out: Mapping[str, Any],
-        is_meta_training: bool,
-    ) -> tuple[Params, Logs]:
-        """`loss_and_grads` for outputs with their graph."""
 
         def loss(outputs: Outputs) -> tuple[Tensor, Logs]:
             return self.loss(rollout, outputs, meta_out, is_meta_training, strategy.rule)
 
         with torch.enable_grad():
+            if agent_out is None:
+                params = _tracked(params, is_meta_training)
+                agent_out = strategy.unroll(params, rollout)
             grads, logs = strategy.grads(loss, params, agent_out, is_meta_training)
         return grads, logs if is_meta_training else {name: x.detach() for name, x in logs.items()}
+
+    def _strategy(self, is_meta_training: bool) -> Plain:
+        return self._plain if is_meta_training else self._chosen
 
     def learner_step(
         self,
@@ -253,12 +247,13 @@ class Agent:
                 agent_out = strategy.unroll(params, rollout)
             inputs = rule_inputs(rollout, agent_out, value_out)
             meta_out, meta_state = strategy.rule.unroll_meta_net(meta_params or {}, params, state.meta_state, inputs)
-            grads, logs = self._loss_and_grads(strategy, params, agent_out, rollout, meta_out, is_meta_training)
+            grads, logs = self.loss_and_grads(params, rollout, meta_out, is_meta_training, agent_out)
             grads = distributed.averaged_params(self.averaging, grads)
             speeds = (self.config.learning_rate, self.config.max_abs_update)
             new_params, updates, opt_state = strategy.update(params, grads, state.opt_state, *speeds)
-            norms = {"gradient": optimizers.global_norm(grads), "update": optimizers.global_norm(updates)}
-        logs |= {**{f"global_{name}_norm": norm for name, norm in norms.items()}, "meta_out": meta_out}
+            logs["global_gradient_norm"] = optimizers.global_norm(grads)
+            logs["global_update_norm"] = optimizers.global_norm(updates)
+            logs["meta_out"] = meta_out
         return LearnerState(new_params, opt_state, meta_state), logs
 
     def _check(self, rollout: Rollout, state: LearnerState, meta_params: Params | None) -> None:

@@ -75,6 +75,11 @@ def batch_lookup(table: Tensor, index: Tensor) -> Tensor:
     return table.reshape(-1, *rest).index_select(0, rows).reshape(*lead, *rest)
 
 
+def gumbel_argmax(log_probs: Tensor, noise: Tensor) -> Tensor:
+    """A draw from a distribution: argmax_a (log p(a) + g_a) with standard Gumbel noise g; two of [..., A] to [...]."""
+    return (log_probs + noise).argmax(-1)
+
+
 def two_hot(value: Tensor, num_bins: int, max_abs: float) -> Tensor:
     """Spreads each number over the two nearest of K evenly spaced bins in [-max_abs, max_abs].
 

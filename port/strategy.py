@@ -1,11 +1,14 @@
-"""How an agent computes a learner step: `Plain` is the algorithm, and `port.fast` computes the same in less time."""
+"""The stages of a learner step that may be computed in more than one way; an agent chooses a strategy once.
+
+`Plain` is the algorithm, and the base of whatever computes the same in less time (`port.fast.learner.Fast`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,46 +21,24 @@ from port.update_rules.base import UpdateRule
 Loss: TypeAlias = Callable[[Outputs], tuple[Tensor, Logs]]  # from outputs of the network to loss and logs
 
 
-class Strategy(Protocol):
-    """The stages of a learner step that may be computed in more than one way; an agent chooses one strategy."""
-
-    @property
-    def rule(self) -> UpdateRule:
-        """Makes the targets and the loss, from outputs that `unroll` gave."""
-        ...
-
-    def threads(self, params: Params) -> AbstractContextManager[None]:
-        """Stands around a learner step with these parameters."""
-        ...
-
-    def unroll(self, params: Params, rollout: Rollout) -> Outputs:
-        """Outputs of the online network, with a graph."""
-        ...
-
-    def grads(self, loss: Loss, params: Params, agent_out: Outputs, keep_graph: bool) -> tuple[Params, Logs]:
-        """Gradient of a loss of the outputs that `unroll` gave for these parameters, and the loss's logs."""
-        ...
-
-    def update(
-        self, params: Params, grads: Params, state: AdamState, learning_rate: float, max_abs_update: float
-    ) -> tuple[Params, Params, AdamState]:
-        """As `optimizers.update`."""
-        ...
-
-
 @dataclass(frozen=True)
 class Plain:
-    """The algorithm as the paper has it: one network pass, one loss, one gradient."""
+    """The algorithm as the paper has it: one network pass, one loss, one gradient.
+
+    Attributes:
+        network: of the agent.
+        rule: makes the targets and the loss, from outputs that `unroll` gave.
+    """
 
     network: Network
     rule: UpdateRule
 
     def threads(self, params: Params) -> AbstractContextManager[None]:
-        """Torch's own."""
+        """Stands around a learner step with these parameters; here, threads are left to torch."""
         return nullcontext()
 
     def unroll(self, params: Params, rollout: Rollout) -> Outputs:
-        """All heads for T+1 steps."""
+        """Outputs of the online network for T+1 steps, with a graph."""
         return self.network.unroll(params, rollout.observations)
 
     def grads(self, loss: Loss, params: Params, agent_out: Outputs, keep_graph: bool) -> tuple[Params, Logs]:

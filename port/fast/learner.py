@@ -12,7 +12,7 @@ from port.fast import network, parallel
 from port.fast.disco import FastDisco
 from port.fast.network import EAGER, Passes, TakenOutputs
 from port.network import MlpNetwork
-from port.strategy import Loss, Plain, Strategy
+from port.strategy import Loss, Plain
 from port.types import AdamState, Logs, Observations, Outputs, Params, Rollout
 from port.update_rules.disco import Disco
 
@@ -36,7 +36,7 @@ class Parts:
     has_threads: bool = True
 
 
-def choose(path: str, plain: Plain) -> Strategy:
+def choose(path: str, plain: Plain) -> Plain:
     """The strategy by its name; ValueError where it does not work for this network and rule."""
     if path not in PATHS:
         raise ValueError(f"There is no path called {path!r}; there are: {', '.join(PATHS)}.")
