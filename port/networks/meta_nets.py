@@ -1,6 +1,8 @@
 """The meta-network: from a rollout to targets for the agent's predictions.
 
-An RNN runs over each trajectory in reverse, gated by a second RNN, the meta-RNN, that runs over the agent's life.
+An RNN runs over each trajectory in reverse, gated by a second RNN, the meta-RNN, that runs over the agent's lifetime.
+It gives a target for each prediction whose meaning is discovered: the policy `pi`, and the vectors `y` and `z`
+(`port.networks.agent_net`).
 """
 
 from __future__ import annotations
