@@ -87,8 +87,9 @@ def _gate(x: Tensors, s: Settings) -> Tensors:
 @layer("meta/rnn")
 def _meta_rnn(x: Tensors, s: Settings) -> Tensors:
     features, option = meta_nets.Features(experience(x)), meta_config(s).inputs
-    seen, _ = meta_nets.build_inputs(features, option, meta_params(x, s), meta_nets.META_RNN)
-    state = meta_nets.meta_rnn(meta_params(x, s), seen, under("meta_out", x), rnn_state("rnn", x))
+    params = meta_params(x, s)
+    xs = meta_nets.meta_rnn_inputs(features, option, params)
+    state = meta_nets.meta_rnn(params, xs, under("meta_out", x), rnn_state("rnn", x))
     return below("rnn", state._asdict())
 
 

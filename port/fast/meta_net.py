@@ -14,7 +14,6 @@ from port.fast import parallel, unique_rows
 from port.fast.unique_rows import SharedOutputs
 from port.input_option import InputOption, TransformConfig
 from port.networks import meta_nets, nets
-from port.networks.meta_nets import META_RNN
 from port.types import LstmState, Outputs, Params, RuleInputs
 
 
@@ -83,7 +82,7 @@ def meta_net(
     """
     features = UniqueFeatures(inputs)
     xs, policy_embedding = meta_nets.build_inputs(features, option, params)
-    rnn_inputs = parallel.meanwhile(partial(meta_nets.build_inputs, features, option, params, META_RNN))
+    rnn_inputs = parallel.meanwhile(partial(meta_nets.meta_rnn_inputs, features, option, params))
     x = meta_nets.gate(params, meta_nets.trajectory_rnn(params, xs, inputs.is_terminal), state)
     outs = heads(params, x, policy_embedding)
-    return outs, meta_nets.meta_rnn(params, rnn_inputs()[0], outs, state, averaging)
+    return outs, meta_nets.meta_rnn(params, rnn_inputs(), outs, state, averaging)

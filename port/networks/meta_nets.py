@@ -19,8 +19,6 @@ from port.input_option import NETS, InputOption, TransformConfig
 from port.networks import nets
 from port.types import LstmState, Outputs, Params, RuleInputs
 
-META_RNN = "meta_rnn/"  # scope of the meta-RNN's parameters
-
 
 def extract(inputs: RuleInputs, path: str) -> Any:
     """The tensor at `a/b/c`: attribute a of the inputs, key b in it, key c in that.
@@ -92,7 +90,7 @@ def build_inputs(features: Features, option: InputOption, params: Params, scope:
         features: of the rollout.
         option: which features.
         params: meta-parameters; the nets used are `scope` + y_net, z_net and policy_net.
-        scope: "" for the meta-network, META_RNN for the meta-RNN.
+        scope: "" for the meta-network, "meta_rnn/" for the meta-RNN.
 
     Returns:
         [T, B, F], and [T, B, A, C].
@@ -156,6 +154,14 @@ def heads(params: Params, x: Tensor, policy_embedding: Tensor) -> Outputs:
     }
 
 
+def meta_rnn_inputs(features: Features, option: InputOption, params: Params) -> Tensor:
+    """`build_inputs` by the meta-RNN's own nets: [T, B, F].
+
+    Reference: disco_rl/networks/meta_nets.py::_construct_input
+    """
+    return build_inputs(features, option, params, "meta_rnn/")[0]
+
+
 def meta_rnn(
     params: Params, xs: Tensor, outs: Outputs, state: LstmState, averaging: Averaging | None = None
 ) -> LstmState:
@@ -163,7 +169,7 @@ def meta_rnn(
 
     Args:
         params: meta-parameters.
-        xs: [T, B, F], the meta-RNN's own inputs, as of `build_inputs` with its scope.
+        xs: [T, B, F], as of `meta_rnn_inputs`.
         outs: of the meta-network: y [T, B, P] and meta_input_emb [T, B, 1] are read.
         state: two of [M].
         averaging: over ranks.
@@ -205,5 +211,4 @@ def meta_net(
     xs, policy_embedding = build_inputs(features, option, params)
     x = gate(params, trajectory_rnn(params, xs, inputs.is_terminal), state)
     outs = heads(params, x, policy_embedding)
-    rnn_inputs, _ = build_inputs(features, option, params, META_RNN)
-    return outs, meta_rnn(params, rnn_inputs, outs, state, averaging)
+    return outs, meta_rnn(params, meta_rnn_inputs(features, option, params), outs, state, averaging)
