@@ -105,8 +105,8 @@ class Agent:
         self.network = network or MlpNetwork(config, obs_spec, num_actions)
         self.averaging = averaging
         self.rule = update_rules.make(config, self.network.unroll, averaging)
-        self._plain = Plain(self.network, self.rule)
-        self._chosen = learner.choose(path, self._plain)
+        self.plain = Plain(self.network, self.rule)
+        self.strategy = learner.choose(path, self.plain)
         self.shapes = self.network.shapes
 
     def initial_learner_state(self, generator: torch.Generator, dtype: torch.dtype) -> LearnerState:
@@ -199,7 +199,7 @@ class Agent:
 
         Reference: disco_rl/agent.py::Agent._loss
         """
-        strategy = self._strategy(is_meta_training)
+        strategy = self.plain if is_meta_training else self.strategy
 
         def loss(outputs: Outputs) -> tuple[Tensor, Logs]:
             return self.loss(rollout, outputs, meta_out, is_meta_training, strategy.rule)
@@ -210,9 +210,6 @@ class Agent:
                 agent_out = strategy.unroll(params, rollout)
             grads, logs = strategy.grads(loss, params, agent_out, is_meta_training)
         return grads, logs if is_meta_training else {name: x.detach() for name, x in logs.items()}
-
-    def _strategy(self, is_meta_training: bool) -> Plain:
-        return self._plain if is_meta_training else self._chosen
 
     def learner_step(
         self,
@@ -240,7 +237,7 @@ class Agent:
         Reference: disco_rl/agent.py::Agent.learner_step
         """
         self._check(rollout, state, meta_params)
-        strategy = self._strategy(is_meta_training)
+        strategy = self.plain if is_meta_training else self.strategy
         with strategy.threads(state.params), torch.set_grad_enabled(is_meta_training):
             params = _tracked(state.params, is_meta_training)
             with torch.enable_grad():

@@ -1,7 +1,9 @@
 """The fast learner step is the plain one: the same numbers up to rounding, whichever of its parts are there."""
 
+import re
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -86,7 +88,7 @@ def with_boards(rollout, are_shared):
 def chosen(agent, parts):
     """The agent with a fast strategy of some parts."""
     fast = Agent(agent.config, agent.obs_spec, agent.num_actions, path="fast")
-    fast._chosen = learner.make(fast._plain, parts)
+    fast.strategy = learner.make(fast.plain, parts)
     return fast
 
 
@@ -155,8 +157,8 @@ def test_an_update_shared_out_among_threads_is_the_update(given, threads):
     agent, state, _, _ = given
     grads = {name: drawn(*p.shape) for name, p in state.params.items()}
     with of_threads(threads), parallel.team():
-        got = chosen(agent, Parts())._chosen.update(state.params, grads, state.opt_state, 0.01, 1.0)
-    ref = agent._plain.update(state.params, grads, state.opt_state, 0.01, 1.0)
+        got = chosen(agent, Parts()).strategy.update(state.params, grads, state.opt_state, 0.01, 1.0)
+    ref = agent.plain.update(state.params, grads, state.opt_state, 0.01, 1.0)
     for one, other in zip(got, ref, strict=True):
         one, other = trees.flatten(one), trees.flatten(other)
         assert list(one) == list(other) and all(torch.equal(one[name], other[name]) for name in one)
@@ -165,16 +167,32 @@ def test_an_update_shared_out_among_threads_is_the_update(given, threads):
 def test_the_fast_path_is_taken_where_it_works(given):
     config, spec = given[0].config, given[0].obs_spec
     other = Other(config, spec, ACTIONS)
-    assert isinstance(Agent(config, spec, ACTIONS)._chosen, learner.Fast)
+    assert isinstance(Agent(config, spec, ACTIONS).strategy, learner.Fast)
     for agent in (Agent(config, spec, ACTIONS, path="plain"), Agent(config, spec, ACTIONS, other)):
-        assert type(agent._chosen) is Plain
-    assert type(Agent(port.get_settings_actor_critic(), spec, ACTIONS)._chosen) is Plain
+        assert type(agent.strategy) is Plain
+    assert type(Agent(port.get_settings_actor_critic(), spec, ACTIONS).strategy) is Plain
     with pytest.raises(ValueError, match="fast path is for an MlpNetwork, not for a Other"):
         Agent(config, spec, ACTIONS, other, path="fast")
     with pytest.raises(ValueError, match="compiled path is for Disco, not for ActorCritic"):
         Agent(port.get_settings_actor_critic(), spec, ACTIONS, path="compiled")
     with pytest.raises(ValueError, match="no path called 'quick'; there are: auto, plain"):
         Agent(config, spec, ACTIONS, path="quick")
+
+
+def test_nothing_outside_knows_of_the_fast_path():
+    folder = Path(port.__file__).parent
+    files = [file for file in folder.rglob("*.py") if not file.is_relative_to(folder / "fast")]
+    lines = {
+        (file.relative_to(folder).as_posix(), line.partition("  #")[0])
+        for file in files
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if re.match(r"\s*(from|import) port\.fast", line)
+    }
+    assert lines == {
+        ("__init__.py", "import port.fast.omp"),
+        ("agent.py", "from port.fast import learner"),
+        ("evaluate/acting.py", "from port.fast import known_states"),
+    }
 
 
 class Other:

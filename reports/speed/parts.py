@@ -44,7 +44,7 @@ def learner_with(work: Work, parts: Parts | None) -> Learner:
     """A learner that takes the plain path, or a fast one of some parts."""
     made = Learner(work, "plain")
     if parts is not None:
-        made.agent._chosen = learner.make(made.agent._plain, parts)
+        made.agent.strategy = learner.make(made.agent.plain, parts)
     return made
 
 
