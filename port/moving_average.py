@@ -19,7 +19,9 @@ def init(like: Tensor) -> EmaState:
 
 
 def update(state: EmaState, values: Tensor, decay: float, averaging: Averaging | None = None) -> EmaState:
-    """Moves both moments towards those of `values` [...], taken over all axes and over all ranks.
+    """Moves both moments towards those of `values` [...]: m <- decay m + (1 - decay) mean(x), and so for the squares.
+
+    The mean is over all axes and all ranks.
 
     Reference: disco_rl/utils.py::MovingAverage.update_state
     """
@@ -51,7 +53,7 @@ def mean_and_variance(state: EmaState) -> tuple[Tensor, Tensor]:
 def normalize(
     values: Tensor, state: EmaState, eps: float = 1e-6, root_eps: float = 1e-12, subtract_mean: bool = True
 ) -> Tensor:
-    """Divides `values` [...] by the moving deviation, after subtracting the moving mean if asked to.
+    """Normalises `values` [...]: (x - mean) / (sqrt(variance + root_eps) + eps); the mean is left out if asked to.
 
     One epsilon stands under the root and keeps its derivative finite; the other one bounds the quotient.
 

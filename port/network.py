@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -83,7 +83,6 @@ class MlpNetwork:
     config: AgentConfig
     obs_spec: ObsSpec
     num_actions: int
-    passes: agent_net.Passes = agent_net.EAGER
 
     @cached_property
     def shapes(self) -> Shapes:
@@ -100,35 +99,11 @@ class MlpNetwork:
 
     def unroll(self, params: Params, observations: Observations) -> Outputs:
         """All heads for observations [T+1, B, ...]."""
-        return agent_net.unroll(params, observations, self.passes)
-
-    def unroll_learning(
-        self, params: Params, observations: Observations, actions: Tensor
-    ) -> tuple[Outputs, agent_net.Learned]:
-        """All heads without a graph, and what Disco's loss learns on with one; as `agent_net.unroll_learning`."""
-        return agent_net.unroll_learning(params, observations, actions, self.passes)
+        return agent_net.unroll(params, observations)
 
     def policy(self, params: Params) -> Callable[[Observations], Tensor]:
         """A function from observations [B, ...] to logits [B, A]."""
         return agent_net.policy(params)
-
-
-@lru_cache(maxsize=1)
-def _compiled_passes() -> agent_net.Passes:
-    made: Any = [torch.compile(each, dynamic=True) for each in agent_net.EAGER]
-    return agent_net.Passes(*made)
-
-
-def compiled(network: Network) -> MlpNetwork:
-    """The same network with its passes over a batch compiled by `torch.compile`, for an agent's `network`.
-
-    The first steps take a minute or more, and a C++ compiler is needed. Meta-training, which needs the whole graph,
-    stays eager.
-    """
-    if not isinstance(network, MlpNetwork):
-        kind = type(network).__name__
-        raise TypeError(f"Only an MlpNetwork is compiled here, not a {kind}; give a ModuleNetwork a compiled module.")
-    return replace(network, passes=_compiled_passes())
 
 
 class ModuleNetwork:

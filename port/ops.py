@@ -75,8 +75,15 @@ def batch_lookup(table: Tensor, index: Tensor) -> Tensor:
     return table.reshape(-1, *rest).index_select(0, rows).reshape(*lead, *rest)
 
 
+def gumbel_argmax(log_probs: Tensor, noise: Tensor) -> Tensor:
+    """A draw from a distribution: argmax_a (log p(a) + g_a) with standard Gumbel noise g; two of [..., A] to [...]."""
+    return (log_probs + noise).argmax(-1)
+
+
 def two_hot(value: Tensor, num_bins: int, max_abs: float) -> Tensor:
-    """Spreads each number over the two nearest of K evenly spaced bins in [-max_abs, max_abs].
+    """Spreads each number over the two nearest of K evenly spaced bins in [-max_abs, max_abs] (two-hot).
+
+        w_below = (b_above - x) / (b_above - b_below + 1e-5),  w_above = 1 - w_below
 
     Numbers outside the range are clipped to it. The 1e-5 in the denominator means that a number on a bin puts all its
     weight there, and that between two bins the upper one gets slightly more than its share.
@@ -229,7 +236,7 @@ def kl_and_entropy(target: Tensor, predicted: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def categorical_kl(p_logits: Tensor, q_logits: Tensor) -> Tensor:
-    """KL(p || q) between categorical distributions given by logits: [..., A] to [...].
+    """KL(p || q) = sum_a p_a (log p_a - log q_a) of distributions given by logits: two of [..., A] to [...].
 
     Reference: rlax/_src/distributions.py::categorical_kl_divergence
     """
@@ -239,7 +246,7 @@ def categorical_kl(p_logits: Tensor, q_logits: Tensor) -> Tensor:
 
 
 def categorical_entropy(logits: Tensor) -> Tensor:
-    """Entropy of a categorical distribution given by logits: [..., A] to [...].
+    """Entropy -sum_a p_a log p_a of a categorical distribution given by logits: [..., A] to [...].
 
     Reference: distrax/_src/distributions/categorical.py::Categorical.entropy
     """

@@ -22,7 +22,11 @@ def init_adam(params: Params) -> AdamState:
 def adam_sg(
     grads: Params, state: AdamState, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
 ) -> tuple[Params, AdamState]:
-    """Adam's direction, with gradients flowing through the numerator only.
+    """Adam's direction, with gradients flowing through the numerator only (Kingma and Ba 2015).
+
+        m <- b1 m + (1 - b1) g,  v <- b2 v + (1 - b2) g^2,  direction = (m / (1 - b1^n)) / (sqrt(v / (1 - b2^n)) + eps)
+
+    The root, as a constant, is part of no derivative; n counts the updates, this one included.
 
     Args:
         grads: gradient of each parameter.
@@ -76,6 +80,21 @@ def apply_updates(params: Params, updates: Params) -> Params:
     Reference: optax/_src/update.py::apply_updates
     """
     return {name: p + updates[name] for name, p in params.items()}
+
+
+def update(
+    params: Params, grads: Params, state: AdamState, learning_rate: float, max_abs_update: float
+) -> tuple[Params, Params, AdamState]:
+    """One step of the optimiser: Adam's direction, clipped, times minus the learning rate.
+
+    Returns:
+        The new parameters, the updates that were added to them, and the optimiser's new state.
+
+    Reference: disco_rl/agent.py::Agent.__init__
+    """
+    directions, state = adam_sg(grads, state)
+    updates = clip_and_scale(directions, max_abs_update, learning_rate)
+    return apply_updates(params, updates), updates, state
 
 
 def target_average(target: Params, online: Params, coeff: float) -> Params:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor
 
 Params: TypeAlias = dict[str, Tensor]
@@ -17,6 +18,7 @@ Observations: TypeAlias = Tensor | Mapping[str, Any]
 Outputs: TypeAlias = Mapping[str, Tensor]
 Logs: TypeAlias = dict[str, Any]
 MetaOut: TypeAlias = dict[str, Any]  # what a rule prepares for its loss: tensors, or a dict of tensors
+FIRST_STEP, MID_STEP, LAST_STEP = 0, 1, 2  # types of steps of an episode
 RuleState: TypeAlias = Any  # MetaState for Disco, ActorCriticState, or None: only the rule itself looks inside
 
 
@@ -130,8 +132,6 @@ class RuleInputs:
         is_terminal: [T, B], whether the transition ended the episode.
         agent_out: outputs of the online network, [T+1, B, ...] each.
         behaviour_agent_out: outputs of the network that acted; only `logits` [T+1, B, A] is needed.
-        learned: of the online network, what the loss learns on, [T, B, ...] each: its heads, those of the action model
-            for the actions taken. Where it is not given, the loss takes it from `agent_out`.
         extra_from_rule: what the rule computed for its meta-network (values, advantages, target outputs).
         value_out: estimates of a value function outside the agent; the policy-gradient rule needs them.
     """
@@ -142,13 +142,12 @@ class RuleInputs:
     is_terminal: Tensor
     agent_out: Outputs
     behaviour_agent_out: Outputs
-    learned: Outputs | None = None
     extra_from_rule: Mapping[str, Any] | None = None
     value_out: ValueOuts | None = None
 
 
 class ValueOuts(NamedTuple):
-    """Value estimates of a rollout; see `values.value_outs`."""
+    """Value estimates of a rollout; see `port.value_fns.value_utils.value_outs`."""
 
     value: Tensor  # [T+1, B]
     target_value: Tensor  # [T+1, B]
@@ -165,3 +164,9 @@ class ValueOuts(NamedTuple):
     q_target: Tensor  # [T, B]
     q_td: Tensor  # [T, B]
     normalized_q_td: Tensor  # [T, B]
+
+    @classmethod
+    def of(cls, **known: Tensor) -> ValueOuts:
+        """Estimates of which only some are known, `adv` among them; all others are zero, [T, B]."""
+        unset = torch.zeros_like(known["adv"])
+        return cls(**{name: known.get(name, unset) for name in cls._fields})

@@ -38,7 +38,7 @@ EXCEPTIONS = {
 LEVELS = {
     "port": (
         "ops storage trees types",
-        "distributed environments fast optimizers",
+        "distributed environments optimizers",
         "input_transforms moving_average",
         "input_option",
         "config",
@@ -46,6 +46,8 @@ LEVELS = {
         "rollout_checks value_fns",
         "replay update_rules",
         "network",
+        "strategy",
+        "fast",
         "agent weights",
         "bundled",
         "agent_flags",
@@ -56,7 +58,7 @@ LEVELS = {
     ),
     "parity": (
         ". errors files layers tolerance weights",
-        "implementation new sigma sketch",
+        "diagram implementation new sigma sketch",
         "compare",
         "goldens",
         "live trace",
@@ -75,7 +77,7 @@ LEVELS = {
     ),
     "reports": (
         ". browser meta_speed page",
-        "audit bugs catch_curves lockstep meta_gradients parity screenshot",
+        "audit bugs catch_curves guide_figures lockstep meta_gradients parity screenshot",
         "speed",
         "__main__",
     ),

@@ -170,7 +170,10 @@ def drawn(layer):
     ("edit", "layer"),
     [
         # taken by `from port.agent import Agent`
-        (mutate.Edit("port.agent", "argmax(-1)", "argmin(-1)"), "agent/actor_step"),
+        (
+            mutate.Edit("port.agent", "torch.where(is_valid, draws, -1)", "torch.where(is_valid, 2 - draws, -1)"),
+            "agent/actor_step",
+        ),
         # a default argument of another module's function
         (
             mutate.Edit("port.networks.agent_net", "return step(params, observations, lead=2)", "raise OSError"),

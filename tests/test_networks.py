@@ -9,7 +9,7 @@ from torch import nn
 from port.agent import Agent
 from port.config import get_settings_actor_critic
 from port.environments import Catch
-from port.network import ModuleNetwork, WithHeads, compiled
+from port.network import ModuleNetwork, WithHeads
 from port.train import CatchWorld, Trainer
 from tests.small_rule import AGENT, CONFIG, meta_params, same
 
@@ -163,8 +163,3 @@ def test_the_actor_critic_has_two_heads():
     agent = replace(get_settings_actor_critic(), net=AGENT.net)
     trainer = train(WithHeads(torso(), 6, agent, A), agent=agent, rule=False)
     assert {name for name in trainer.params if "/" in name} == {f"heads/{h}/{k}" for h in ("logits", "v") for k in "wb"}
-
-
-def test_only_the_networks_of_the_port_are_compiled_here():
-    with pytest.raises(TypeError, match="Only an MlpNetwork is compiled here, not a str"):
-        compiled("mine")

@@ -192,7 +192,7 @@ def test_a_configuration_that_makes_no_sense_gets_a_sentence(build, message):
     ("function", "layer", "judged"),
     [
         (value_utils.values_from_logits, "values/from_logits", {"categorical", "nonlinear"}),
-        (value_utils.value_outs, "values/outs", {"decay", "eps"}),
+        (value_utils.ValueSettings, "values/outs", {"decay", "eps"}),
         (moving_average.normalize, "moving_average/normalize", {"eps", "subtract_mean"}),
     ],
 )

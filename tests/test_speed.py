@@ -227,7 +227,7 @@ def test_a_learner_that_is_timed_learns(work):
 
 def test_stages_add_up_to_the_step_and_each_is_met(work):
     watch = Stopwatch()
-    learner = speed_port.Learner(work, watch.network(speed_port.make_agent(work).network))
+    learner = speed_port.Learner(work)
     stages = watch.step(learner.step)
     assert list(stages) == list(ORDER)
     assert all(seconds > 0 for name, seconds in stages.items() if name != REST) and stages[REST] >= 0

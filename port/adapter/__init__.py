@@ -7,6 +7,7 @@ beside this one is a few lines that hand named tensors to a function of the port
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ __all__ = [
     "Autocast",
     "Bfloat16Weights",
     "Compiled",
+    "Plain",
     "Port",
     "TorchImplementation",
     "autocast",
@@ -34,6 +36,7 @@ __all__ = [
     "learning",
     "metatraining",
     "networks",
+    "plain",
     "rules",
 ]
 
@@ -44,6 +47,7 @@ class TorchImplementation:
     name = "port"
     description = f"PyTorch {torch.__version__}"
     layers = LAYERS
+    path = "auto"  # of `port.Agent`
 
     def __init__(self, device: str = "cpu"):
         """Computes on the given device."""
@@ -54,7 +58,7 @@ class TorchImplementation:
         return {name: x.to(dtype) if x.is_floating_point() else x for name, x in tensors.items()}
 
     def _apply(self, layer: str, inputs: Tensors, settings: Settings, dtype: torch.dtype) -> Tensors:
-        return self.layers[layer](inputs, {**settings, "torch_dtype": dtype})
+        return self.layers[layer](inputs, {**settings, "torch_dtype": dtype, "path": self.path})
 
     def run(self, layer: str, inputs: Arrays, settings: Settings, dtype: str) -> Arrays:
         """The layer's outputs."""
@@ -94,27 +98,40 @@ class TorchImplementation:
 
 
 class Port(TorchImplementation):
-    """The port: layers, and whole lives."""
+    """The port as users have it: layers, and whole training runs.
+
+    Where only values are wanted, an agent learns as outside of meta-training, which gives the same: so the fast path is
+    held to every case of a learner step. Gradients are those of meta-training, whose path is the plain one.
+    """
+
+    def run(self, layer: str, inputs: Arrays, settings: Settings, dtype: str) -> Arrays:
+        """The layer's outputs."""
+        return super().run(layer, inputs, {**settings, "is_meta_training": False}, dtype)
 
     def live(self, setting: curves.Setting, seed: int) -> Iterator[curves.Step]:
-        """A life, step by step; see `parity/runs/curves.py`."""
+        """A training run, step by step; see `parity/runs/curves.py`."""
         return curves.live(setting, seed)
 
 
-class Compiled:
-    """The port with its networks compiled by torch, where it makes a difference: `--impl port.adapter:compiled`.
+class Plain(TorchImplementation):
+    """The port's algorithm as it stands, without `port.fast`: `--impl port.adapter:plain`."""
 
-    Every case is run as outside of meta-training, which gives the same values, because meta-training is not compiled.
-    """
+    name = "port, plain"
+    path = "plain"
+
+
+class Compiled(Port):
+    """The port with its networks compiled by torch, where it makes a difference: `--impl port.adapter:compiled`."""
 
     name = "port, compiled"
     description = f"PyTorch {torch.__version__} with torch.compile"
-    layers = frozenset({"agent/learner_step", "agent/learner_steps"})
+    layers: ClassVar = {name: LAYERS[name] for name in ("agent/learner_step", "agent/learner_steps")}
+    path = "compiled"
 
     def run(self, layer: str, inputs: Arrays, settings: Settings, dtype: str) -> Arrays:
         """The layer's outputs; what was compiled for other sizes is forgotten first, as torch keeps only a few."""
         torch._dynamo.reset()
-        return implementation.run(layer, inputs, {**settings, "is_meta_training": False, "is_compiled": True}, dtype)
+        return super().run(layer, inputs, settings, dtype)
 
 
 class Autocast(TorchImplementation):
@@ -141,6 +158,7 @@ class Bfloat16Weights(TorchImplementation):
 
 
 implementation = Port()
+plain = Plain()
 compiled = Compiled()
 autocast = Autocast()
 bfloat16_weights = Bfloat16Weights()

@@ -8,6 +8,7 @@ import torch
 
 from port import input_transforms, moving_average, ops
 from port.adapter.inputs import LAYERS, LayerFn, Settings, Tensors, ema, flat_ema, layer
+from port.types import RuleInputs
 from port.value_fns import value_utils
 
 
@@ -73,20 +74,27 @@ def _estimate_q(x: Tensors, s: Settings) -> Tensors:
     return {name: getattr(outs, name) for name in ("q_target", "value_target", "adv", "td", "q_td", "qv_adv")}
 
 
+def value_settings(s: Settings) -> value_utils.ValueSettings:
+    """The numbers of the value estimates; heads are categorical and nonlinear unless a layer sets it."""
+    names = ("discount", "max_abs_value", "decay", "eps", "categorical", "nonlinear")
+    return value_utils.ValueSettings(lambda_=s["lambda"], **{name: s[name] for name in names if name in s})
+
+
 @layer("values/outs")
 def _value_outs(x: Tensors, s: Settings) -> Tensors:
     outs, adv_ema, td_ema = value_utils.value_outs(
-        q_net_out=x["q_logits"],
-        target_q_net_out=x["target_q_logits"],
-        pi_logits=x["pi_logits"],
-        mu_logits=x["mu_logits"],
-        actions=x["actions"],
-        rewards=x["rewards"],
-        is_terminal=x["is_terminal"],
-        adv_ema=ema("adv_ema", x),
-        td_ema=ema("td_ema", x),
-        lambda_=s["lambda"],
-        **{name: s[name] for name in ("discount", "max_abs_value", "decay", "eps")},
+        x["q_logits"],
+        x["target_q_logits"],
+        RuleInputs(
+            observations=x["rewards"],
+            actions=x["actions"],
+            rewards=x["rewards"],
+            is_terminal=x["is_terminal"],
+            agent_out={"logits": x["pi_logits"]},
+            behaviour_agent_out={"logits": x["mu_logits"]},
+        ),
+        (ema("adv_ema", x), ema("td_ema", x)),
+        value_settings(s),
     )
     return {**outs._asdict(), **flat_ema("adv_ema", adv_ema), **flat_ema("td_ema", td_ema)}
 

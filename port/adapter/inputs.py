@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from port import network
 from port.agent import Agent
 from port.config import AgentConfig, AgentNetConfig, DiscoConfig, HyperParams, MetaNetConfig, MetaRnnConfig
 from port.networks import param_names
@@ -79,7 +78,7 @@ def hyper_params(s: Settings) -> HyperParams:
 def rule_config(s: Settings) -> DiscoConfig:
     """Value estimation inside the rule."""
     fields = {name: s[name] for name in DiscoConfig.__dataclass_fields__ if name in s}
-    return DiscoConfig(**fields, num_bins=s["K"])
+    return DiscoConfig(**fields, **({"num_bins": s["K"]} if "K" in s else {}))
 
 
 def agent(s: Settings) -> Agent:
@@ -87,9 +86,7 @@ def agent(s: Settings) -> Agent:
     speeds = {name: s[name] for name in ("learning_rate", "max_abs_update") if name in s}
     meta = meta_config(s) if "H" in s else MetaNetConfig(prediction_size=s["P"])
     config = AgentConfig(**speeds, hyper=hyper_params(s), rule=rule_config(s), meta_net=meta, net=net_config(s))
-    obs_spec, A = tuple(s["obs"]), s["A"]
-    compiled = network.compiled(network.MlpNetwork(config, obs_spec, A)) if s.get("is_compiled") else None
-    return Agent(config, obs_spec, A, compiled, averaging=s.get("averaging"))
+    return Agent(config, tuple(s["obs"]), s["A"], averaging=s.get("averaging"), path=s.get("path", "auto"))
 
 
 def to_ours(prefix: str, x: Tensors, table: Mapping[str, str]) -> Params:

@@ -27,10 +27,10 @@ from port.adapter.inputs import (
     to_ours,
     under,
 )
-from port.agent import LAST_STEP
+from port.config import MetaNetConfig
 from port.networks import param_names
-from port.types import AdamState, LearnerState, MetaState, Rollout, Timestep
-from port.update_rules import disco
+from port.types import LAST_STEP, AdamState, LearnerState, MetaState, Rollout, Timestep
+from port.update_rules.disco import Disco
 
 
 def adam_state(x: Tensors, table: Mapping[str, str]) -> AdamState:
@@ -59,9 +59,8 @@ def _adam(x: Tensors, s: Settings) -> Tensors:
 @layer("optim/update")
 def _update(x: Tensors, s: Settings) -> Tensors:
     same = _as_given("grads", x)
-    directions, state = optimizers.adam_sg(under("grads", x), adam_state(x, same))
-    updates = optimizers.clip_and_scale(directions, s["max_abs_update"], s["learning_rate"])
-    params = optimizers.apply_updates(under("params", x), updates)
+    given = (under("params", x), under("grads", x), adam_state(x, same), s["learning_rate"], s["max_abs_update"])
+    params, updates, state = optimizers.update(*given)
     return {**below("params", params), **below("updates", updates), **flat_adam(state, same)}
 
 
@@ -89,28 +88,26 @@ def flat_meta_state(state: MetaState, s: Settings) -> Tensors:
 
 @layer("disco/unroll_meta_net")
 def _unroll_meta_net(x: Tensors, s: Settings) -> Tensors:
-    out, state = disco.unroll_meta_net(
-        meta_params(x, s),
-        agent_params(x, s),
-        meta_state(x, s),
-        experience(x),
-        hyper_params(s),
-        rule_config(s),
-        meta_config(s),
-    )
+    given = (meta_params(x, s), agent_params(x, s), meta_state(x, s), experience(x))
+    out, state = Disco(hyper_params(s), rule_config(s), meta_config(s)).unroll_meta_net(*given)
     target_out = below("meta_out/target_out", out.pop("target_out"))
     return {**below("meta_out", out), **target_out, **flat_meta_state(state, s)}
 
 
+def _loss_of(s: Settings) -> Disco:
+    """The rule for its losses, which do not read the meta-network's sizes."""
+    return Disco(hyper_params(s), rule_config(s), MetaNetConfig())
+
+
 @layer("disco/agent_loss")
 def _agent_loss(x: Tensors, s: Settings) -> Tensors:
-    loss, logs = disco.agent_loss(experience(x), under("meta_out", x), hyper_params(s), s["backprop"])
+    loss, logs = _loss_of(s).agent_loss(experience(x), under("meta_out", x), s["backprop"])
     return {"loss": loss, **below("log", logs)}
 
 
 @layer("disco/agent_loss_no_meta")
 def _agent_loss_no_meta(x: Tensors, s: Settings) -> Tensors:
-    loss, logs = disco.agent_loss_no_meta(experience(x), under("meta_out", x), hyper_params(s), rule_config(s))
+    loss, logs = _loss_of(s).agent_loss_no_meta(experience(x), under("meta_out", x))
     return {"loss": loss, **below("log", logs)}
 
 
@@ -130,8 +127,8 @@ def rollout(x: Tensors) -> Rollout:
 
 @layer("agent/loss")
 def _loss(x: Tensors, s: Settings) -> Tensors:
-    params, meta_out = agent_params(x, s), under("meta_out", x)
-    grads, logs = agent(s).loss_and_grads(params, rollout(x), meta_out, is_meta_training=True)
+    params, meta_out, keeps_graph = agent_params(x, s), under("meta_out", x), any(y.requires_grad for y in x.values())
+    grads, logs = agent(s).loss_and_grads(params, rollout(x), meta_out, is_meta_training=keeps_graph)
     total = logs.pop("total_loss")
     return {
         "total_loss": total,

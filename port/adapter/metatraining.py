@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from port.adapter.elementary import value_settings
 from port.adapter.inputs import (
     Settings,
     Tensors,
@@ -40,12 +41,10 @@ def _outs_v(x: Tensors, s: Settings) -> Tensors:
         x["actions"],
         x["rewards"],
         continues=1.0 - x["is_terminal"].to(x["rewards"].dtype),
-        adv_ema=ema("adv_ema", x),
-        td_ema=ema("td_ema", x),
-        lambda_=s["lambda"],
-        target_value_net_out=x["target_value_out"],
-        **{name: s[name] for name in ("discount", "max_abs_value", "decay", "eps", "categorical", "nonlinear")},
+        averages=(ema("adv_ema", x), ema("td_ema", x)),
+        settings=value_settings(s),
         drop_last=s["drop_last"],
+        target_value_net_out=x["target_value_out"],
     )
     about_actions = ("qv_adv", "q_value", "target_q_value", "q_target", "q_td", "normalized_q_td")
     kept = {name: value for name, value in outs._asdict().items() if name not in about_actions}

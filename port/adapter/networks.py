@@ -88,7 +88,9 @@ def _gate(x: Tensors, s: Settings) -> Tensors:
 @layer("meta/rnn")
 def _meta_rnn(x: Tensors, s: Settings) -> Tensors:
     features, option = meta_nets.Features(experience(x)), meta_config(s).inputs
-    state = meta_nets.meta_rnn(meta_params(x, s), features, option, under("meta_out", x), rnn_state("rnn", x))
+    params = meta_params(x, s)
+    xs = meta_nets.meta_rnn_inputs(features, option, params)
+    state = meta_nets.meta_rnn(params, xs, under("meta_out", x), rnn_state("rnn", x))
     return below("rnn", state._asdict())
 
 

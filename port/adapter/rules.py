@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from port import ops
 from port.adapter.inputs import Settings, Tensors, below, ema, experience, flat_ema, layer, to_original, to_ours, under
 from port.adapter.learning import adam_state, flat_adam, rollout
@@ -56,9 +54,8 @@ def _agent_loss(x: Tensors, s: Settings) -> Tensors:
 @layer("policy_gradient/loss")
 def _loss(x: Tensors, s: Settings) -> Tensors:
     rule = PolicyGradient(PolicyGradientConfig(**_fields(PolicyGradientConfig, s)))
-    given, unset = under("value_out", x), torch.zeros_like(x["value_out/adv"])
-    value_out = ValueOuts(**{name: given.get(name, unset) for name in ValueOuts._fields})
-    loss, _, logs = base.apply(rule, None, {}, None, replace(experience(x), value_out=value_out))
+    inputs = replace(experience(x), value_out=ValueOuts.of(**under("value_out", x)))
+    loss, _, logs = base.apply(rule, None, {}, None, inputs)
     return {"loss": loss, **below("log", logs)}
 
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from port import ops
-from port.types import Timestep
+from port.types import FIRST_STEP, LAST_STEP, MID_STEP, Timestep
 
-FIRST_STEP, MID_STEP, LAST_STEP = 0, 1, 2  # step types
+__all__ = ["FIRST_STEP", "LAST_STEP", "MID_STEP", "ActionSpec", "ArraySpec", "Environment"]
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,13 @@ import torch
 from torch import Tensor
 
 from port import ops
-from port.environments import tables
 from port.environments.base import LAST_STEP, MID_STEP
 from port.environments.catch import Catch, CatchState
-from port.environments.tables import CatchTables
-from port.fast.parallel import one_thread
+from port.fast import known_states
 from port.networks import agent_net
 from port.types import Params, Rollout, Timestep
 
-ROWS_FOR_A_CALL = 32  # a call of the network takes as long as so many rows of a large batch, however few it has
-
 Act: TypeAlias = Callable[[Tensor], Tensor]  # observations [B, ...] to logits [B, A]
-Look: TypeAlias = Callable[[Tensor], list[Tensor]]  # numbers of states [B] to logits and log-probabilities [B, A]
 Played: TypeAlias = tuple[CatchState, Tensor, Tensor, CatchState]
 
 
@@ -64,8 +59,8 @@ def unroll(
     """
     ball_columns = env.checked_columns(ball_columns)
     _check_noise(env, stream, gumbel_noise, ball_columns)
-    play = _play_by_tables if tables.fits(env) else _play
-    states, actions, logits, end = play(env, policy(params), stream, gumbel_noise, ball_columns)
+    play = known_states.play if known_states.fits(env) else _play
+    states, actions, logits, end = play(env, policy(params), stream.state, gumbel_noise, ball_columns)
     _check_logits(logits)
     arrived = env.move(states, actions)  # [L, B], before the next episodes begin
     is_last, rewards = env.is_last(arrived), env.reward(arrived)
@@ -80,48 +75,17 @@ def unroll(
     return rollout, Stream(end, Timestep(env.render(end), is_last[-1] + MID_STEP, rewards[-1]))
 
 
-def _pick(log_probs: Tensor, noise: Tensor) -> Tensor:
-    """`agent.sample_actions` for policies that are known, or will be seen, to be finite: [B, A] each to [B]."""
-    return (log_probs + noise).argmax(-1)
-
-
-def _play(env: Catch, act: Act, stream: Stream, noise: Tensor, columns: Tensor) -> Played:
+def _play(env: Catch, act: Act, state: CatchState, noise: Tensor, columns: Tensor) -> Played:
     """States, actions and logits of each step, and the state after the last."""
-    state, taken = stream.state, []
+    taken = []
     for step_noise, step_columns in zip(noise.unbind(), columns.unbind(), strict=True):
         logits = act(env.render(state))
-        actions = _pick(logits.log_softmax(-1), step_noise)
+        actions = ops.gumbel_argmax(logits.log_softmax(-1), step_noise)
         taken.append((*state, actions, logits))
         state = env.move(state, actions)
         state = env.restart(state, env.is_last(state), step_columns)
     row, ball, paddle, all_actions, all_logits = (torch.stack(field) for field in zip(*taken, strict=True))
     return CatchState(row, ball, paddle), all_actions, all_logits, state
-
-
-def _play_by_tables(env: Catch, act: Act, stream: Stream, noise: Tensor, columns: Tensor) -> Played:
-    """The same, many times faster: the agent is asked once about every state of the game, where that is less work."""
-    game = tables.tables(env.rows, env.columns, env.dtype, columns.device)
-    if len(game.boards) > len(columns) * max(columns.shape[1], ROWS_FOR_A_CALL):
-        return _walk(game, lambda number: _with_log_probs(act(game.show(number))), stream, noise, columns)
-    known = _with_log_probs(act(game.boards))  # [S, A] each
-    with one_thread():  # a step is three small operations
-        return _walk(game, lambda number: [x.index_select(0, number) for x in known], stream, noise, columns)
-
-
-def _with_log_probs(logits: Tensor) -> list[Tensor]:
-    return [logits, logits.log_softmax(-1)]
-
-
-def _walk(game: CatchTables, look: Look, stream: Stream, noise: Tensor, columns: Tensor) -> Played:
-    """From state to state; `look` gives logits and log-probabilities of numbered states."""
-    number, taken = game.number(stream.state), []
-    for step_noise, step_columns in zip(noise.unbind(), columns.unbind(), strict=True):
-        logits, log_probs = look(number)
-        actions = _pick(log_probs, step_noise)
-        taken.append((number, actions, logits))
-        number = game.step(number, actions, step_columns)
-    numbers, all_actions, all_logits = (torch.stack(field) for field in zip(*taken, strict=True))
-    return game.state(numbers), all_actions, all_logits, game.state(number)
 
 
 def _check_noise(env: Catch, stream: Stream, noise: Tensor, columns: Tensor) -> None:

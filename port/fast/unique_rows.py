@@ -86,26 +86,26 @@ class Shared(NamedTuple):
 
 
 class SharedOutputs(Mapping[str, Tensor]):
-    """A network's outputs by head, [T+1, B, ...] each; a head is spread over all states when somebody asks for it."""
+    """A network's outputs by head, [T+1, B, ...] each; a shared head is spread over all states when it is read."""
 
-    def __init__(self, shared: Mapping[str, Shared]) -> None:
-        """Takes what states share, by head."""
-        self.shared = dict(shared)
+    def __init__(self, heads: Mapping[str, Tensor | Shared]) -> None:
+        """Takes each head, whole or as states share it."""
+        self.heads = dict(heads)
         self._spread: dict[str, Tensor] = {}
 
     def __getitem__(self, head: str) -> Tensor:
         if head not in self._spread:
-            self._spread[head] = self.shared[head].spread()
+            self._spread[head] = spread(self.heads[head])
         return self._spread[head]
 
     def __contains__(self, head: object) -> bool:
-        return head in self.shared  # a mapping's own would spread the head to find out
+        return head in self.heads  # a mapping's own would spread the head to find out
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.shared)
+        return iter(self.heads)
 
     def __len__(self) -> int:
-        return len(self.shared)
+        return len(self.heads)
 
 
 def over_time(rows: Tensor, of: Tensor, lead: tuple[int, int]) -> Shared:
@@ -114,8 +114,8 @@ def over_time(rows: Tensor, of: Tensor, lead: tuple[int, int]) -> Shared:
 
 
 def find(outputs: Mapping[str, Tensor], head: str) -> Tensor | Shared:
-    """A head as it is at hand."""
-    return outputs.shared[head] if isinstance(outputs, SharedOutputs) else outputs[head]
+    """A head, whole or as states share it."""
+    return outputs.heads[head] if isinstance(outputs, SharedOutputs) else outputs[head]
 
 
 def spread(x: Tensor | Shared) -> Tensor:
@@ -126,8 +126,3 @@ def spread(x: Tensor | Shared) -> Tensor:
 def mapped(x: Tensor | Shared, function: Callable[[Tensor], Tensor]) -> Tensor | Shared:
     """The same function of every state of [T+1, B, ...]; it must keep the two leading axes."""
     return x.map(function) if isinstance(x, Shared) else function(x)
-
-
-def shape(outputs: Mapping[str, Tensor], head: str) -> tuple[int, ...]:
-    """Of a head, [T+1, B, ...]."""
-    return tuple(find(outputs, head).shape)

@@ -1,29 +1,26 @@
 """The meta-network: from a rollout to targets for the agent's predictions.
 
-An RNN runs over each trajectory in reverse, gated by a second RNN, the meta-RNN, that runs over the agent's life.
+An RNN runs over each trajectory in reverse, gated by a second RNN, the meta-RNN, that runs over the agent's lifetime.
+It gives a target for each prediction whose meaning is discovered: the policy `pi`, and the vectors `y` and `z`
+(`port.networks.agent_net`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from port import distributed, input_transforms
 from port.distributed import Averaging
-from port.fast import parallel, unique_rows
-from port.fast.unique_rows import Shared
 from port.input_option import NETS, InputOption, TransformConfig
 from port.networks import nets
 from port.types import LstmState, Outputs, Params, RuleInputs
 
-Built: TypeAlias = Callable[[], tuple[Tensor, Tensor]]  # what `build_inputs` gives
 
-
-def extract(inputs: RuleInputs, path: str) -> Tensor | Shared:
+def extract(inputs: RuleInputs, path: str) -> Any:
     """The tensor at `a/b/c`: attribute a of the inputs, key b in it, key c in that.
 
     Reference: disco_rl/networks/meta_nets.py::_multi_level_extract_by_attr_or_key
@@ -31,7 +28,7 @@ def extract(inputs: RuleInputs, path: str) -> Tensor | Shared:
     found: Any = inputs
     for depth, key in enumerate(path.split("/")):
         if isinstance(found, Mapping) and key in found:
-            found = unique_rows.find(found, key)
+            found = found[key]
         elif depth == 0 and hasattr(found, key):
             found = getattr(found, key)
         else:
@@ -51,46 +48,39 @@ class Features:
         self.inputs = inputs
         self.actions = inputs.actions[:-1]  # [T, B]
         self.policy = inputs.agent_out["logits"].detach().softmax(-1)  # [T+1, B, A]
-        self._known: dict[tuple[str, ...], Tensor | Shared] = {}
+        self._known: dict[tuple[str, ...], Tensor] = {}
 
     def evaluate(self, feature: TransformConfig, params: Params, scope: str) -> Tensor:
         """Value of a feature, with y_net and z_net taken from `params` under `scope`."""
         steps = (scope + name if name in NETS else name for name in feature.canonical)
         key: tuple[str, ...] = (feature.source,)
-        x = self._source(feature, key)
+        if key not in self._known:
+            self._known[key] = self.source(feature)
+        x = self._known[key]
         for name in steps:
             key = (*key, name)
             if key not in self._known:
                 is_net = name.removeprefix(scope) in NETS
-                self._known[key] = _through(params, name, x) if is_net else self._transform(name, x)
+                self._known[key] = self.network(params, name, x) if is_net else self.transform(name, x)
             x = self._known[key]
-        return unique_rows.spread(x)
+        return x
 
     def evaluate_all(self, wanted: Sequence[TransformConfig], params: Params, scope: str) -> list[Tensor]:
-        """Values of features in their order; those with different sources share nothing, and come side by side."""
+        """Values of features in their order."""
+        return [self.evaluate(feature, params, scope) for feature in wanted]
 
-        def of_source(source: str) -> Iterator[Tensor]:
-            return iter([self.evaluate(f, params, scope) for f in wanted if f.source == source])
+    def source(self, feature: TransformConfig) -> Tensor:
+        """What a feature starts from."""
+        x: Tensor = extract(self.inputs, feature.source)
+        return x.unsqueeze(-1) if feature.needs_unit_axis else x
 
-        sources = dict.fromkeys(f.source for f in wanted)
-        found = parallel.side_by_side({source: partial(of_source, source) for source in sources})
-        return [next(found[f.source]) for f in wanted]
+    def network(self, params: Params, name: str, x: Tensor) -> Tensor:
+        """One of the networks in a chain."""
+        return nets.mlp(params, name, x)
 
-    def _source(self, feature: TransformConfig, key: tuple[str, ...]) -> Tensor | Shared:
-        if key not in self._known:
-            x = extract(self.inputs, feature.source)
-            self._known[key] = unique_rows.mapped(x, lambda x: x.unsqueeze(-1)) if feature.needs_unit_axis else x
-        return self._known[key]
-
-    def _transform(self, name: str, x: Tensor | Shared) -> Tensor | Shared:
-        if name in input_transforms.POINTWISE_IN_TIME:
-            return unique_rows.mapped(x, lambda x: input_transforms.apply(name, x, self.actions, self.policy))
-        return input_transforms.apply(name, unique_rows.spread(x), self.actions, self.policy)
-
-
-def _through(params: Params, net: str, x: Tensor | Shared) -> Tensor | Shared:
-    """What a net makes of every state."""
-    return unique_rows.mapped(x, lambda x: nets.mlp(params, net, x))
+    def transform(self, name: str, x: Tensor) -> Tensor:
+        """One of the named transforms in a chain."""
+        return input_transforms.apply(name, x, self.actions, self.policy)
 
 
 def build_inputs(features: Features, option: InputOption, params: Params, scope: str = "") -> tuple[Tensor, Tensor]:
@@ -156,42 +146,39 @@ def heads(params: Params, x: Tensor, policy_embedding: Tensor) -> Outputs:
 
     Reference: disco_rl/networks/meta_nets.py::LSTM.__call__
     """
-    return parallel.side_by_side(
-        {
-            "pi": lambda: policy_target(params, x, policy_embedding),
-            "y": lambda: nets.linear(params, "y_head", x),
-            "z": lambda: nets.linear(params, "z_head", x),
-            "meta_input_emb": lambda: nets.linear(params, "meta_input", x),
-        }
-    )
+    return {
+        "pi": policy_target(params, x, policy_embedding),
+        "y": nets.linear(params, "y_head", x),
+        "z": nets.linear(params, "z_head", x),
+        "meta_input_emb": nets.linear(params, "meta_input", x),
+    }
+
+
+def meta_rnn_inputs(features: Features, option: InputOption, params: Params) -> Tensor:
+    """`build_inputs` by the meta-RNN's own nets: [T, B, F].
+
+    Reference: disco_rl/networks/meta_nets.py::_construct_input
+    """
+    return build_inputs(features, option, params, "meta_rnn/")[0]
 
 
 def meta_rnn(
-    params: Params,
-    features: Features,
-    option: InputOption,
-    outs: Outputs,
-    state: LstmState,
-    averaging: Averaging | None = None,
-    built: Built | None = None,
+    params: Params, xs: Tensor, outs: Outputs, state: LstmState, averaging: Averaging | None = None
 ) -> LstmState:
     """One step of the RNN that runs over the agent's life, on the average over the rollout and over all ranks.
 
     Args:
         params: meta-parameters.
-        features: of the rollout.
-        option: which features.
+        xs: [T, B, F], as of `meta_rnn_inputs`.
         outs: of the meta-network: y [T, B, P] and meta_input_emb [T, B, 1] are read.
         state: two of [M].
         averaging: over ranks.
-        built: gives the inputs, if somebody has begun with them.
 
     Returns:
         The new state.
 
     Reference: disco_rl/networks/meta_nets.py::MetaLSTM.unroll
     """
-    xs, _ = build_inputs(features, option, params, "meta_rnn/") if built is None else built()
     predicted = nets.mlp(params, "meta_rnn/y_net", outs["y"].softmax(-1))
     xs = torch.cat((xs, outs["meta_input_emb"], predicted), dim=-1)
     embedded = nets.mlp(params, "meta_rnn/embed", xs)  # [T, B, E]
@@ -222,7 +209,6 @@ def meta_net(
     """
     features = Features(inputs)
     xs, policy_embedding = build_inputs(features, option, params)
-    rnn_inputs = parallel.meanwhile(partial(build_inputs, features, option, params, "meta_rnn/"))
     x = gate(params, trajectory_rnn(params, xs, inputs.is_terminal), state)
     outs = heads(params, x, policy_embedding)
-    return outs, meta_rnn(params, features, option, outs, state, averaging, rnn_inputs)
+    return outs, meta_rnn(params, meta_rnn_inputs(features, option, params), outs, state, averaging)

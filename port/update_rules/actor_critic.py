@@ -27,6 +27,18 @@ class ActorCritic(base.WithoutMetaNet):
     rule: ActorCriticConfig
     averaging: Averaging | None = None
 
+    @property
+    def _value_settings(self) -> value_utils.ValueSettings:
+        return value_utils.ValueSettings(
+            discount=self.hyper.discount_factor,
+            lambda_=self.hyper.vtrace_lambda,
+            max_abs_value=self.rule.max_abs_value,
+            decay=self.rule.moving_average_decay,
+            eps=self.rule.moving_average_eps,
+            categorical=self.rule.categorical_value,
+            nonlinear=self.rule.nonlinear_value_transform,
+        )
+
     def heads(self, num_actions: int) -> Heads:
         """A policy, and a value as logits over bins or as a scalar; nothing per action.
 
@@ -71,15 +83,8 @@ class ActorCritic(base.WithoutMetaNet):
             inputs.actions,
             inputs.rewards,
             1.0 - inputs.is_terminal.to(inputs.rewards.dtype),
-            meta_state.adv_ema,
-            meta_state.td_ema,
-            self.hyper.discount_factor,
-            self.hyper.vtrace_lambda,
-            self.rule.max_abs_value,
-            self.rule.moving_average_decay,
-            self.rule.moving_average_eps,
-            self.rule.categorical_value,
-            self.rule.nonlinear_value_transform,
+            meta_state,
+            self._value_settings,
             averaging=self.averaging,
         )
         meta_out = {

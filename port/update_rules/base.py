@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from port import ops, trees
-from port.fast import unique_rows
 from port.networks import agent_net
 from port.types import Heads, Logs, MetaOut, Params, RuleInputs, RuleState
 
@@ -158,11 +157,11 @@ def check_inputs(inputs: RuleInputs, heads: tuple[str, ...], rule: str, is_off_p
         raise KeyError(f"The agent's outputs lack {', '.join(missing)}; {rule} needs {', '.join(heads)}.")
     if is_off_policy and "logits" not in inputs.behaviour_agent_out:
         raise KeyError("The outputs of the acting network lack logits; the importance weights need them.")
-    A = unique_rows.shape(inputs.agent_out, "logits")[-1]
+    A = inputs.agent_out["logits"].shape[-1]
     leads: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     for head in heads:
         wanted = (T + 1, B, A)[: 2 + (head in agent_net.MODEL_HEADS)]
-        leads[f"agent_out/{head}"] = (unique_rows.shape(inputs.agent_out, head), wanted)
+        leads[f"agent_out/{head}"] = (tuple(inputs.agent_out[head].shape), wanted)
     if "logits" in inputs.behaviour_agent_out:
         leads["behaviour_agent_out/logits"] = (tuple(inputs.behaviour_agent_out["logits"].shape), (T + 1, B, A))
     leads["actions"] = (tuple(inputs.actions.shape), (T + 1, B))

@@ -93,6 +93,18 @@ def net(params: Params, observations: Observations) -> Tensor:
     return nets.linear(params, "heads/value", embedding).view(*prefix, 1)
 
 
+def value_settings(config: ValueFnConfig) -> value_utils.ValueSettings:
+    """Of a scalar head in signed-hyperbolic units."""
+    return value_utils.ValueSettings(
+        discount=config.discount_factor,
+        lambda_=config.td_lambda,
+        decay=config.ema_decay,
+        eps=config.ema_eps,
+        categorical=False,
+        nonlinear=True,
+    )
+
+
 def estimates(
     state: ValueState,
     rollout: Rollout,
@@ -122,13 +134,8 @@ def estimates(
         rollout.actions,
         rollout.rewards.to(net_out.dtype),
         rollout.discounts,
-        state.adv_ema,
-        state.td_ema,
-        config.discount_factor,
-        config.td_lambda,
-        decay=config.ema_decay,
-        eps=config.ema_eps,
-        nonlinear=True,
+        (state.adv_ema, state.td_ema),
+        value_settings(config),
         drop_last=True,
         averaging=averaging,
     )
@@ -171,8 +178,8 @@ def update(
         slopes = torch.autograd.grad(loss, list(params.values()), create_graph=keep_graph)
     with torch.set_grad_enabled(keep_graph):
         grads = distributed.averaged_params(averaging, dict(zip(params, slopes, strict=True)))
-        directions, opt_state = optimizers.adam_sg(grads, state.opt_state)
-        updates = optimizers.clip_and_scale(directions, config.max_abs_update, config.learning_rate)
-        new = ValueState(optimizers.apply_updates(params, updates), opt_state, adv_ema, td_ema)
+        speeds = (config.learning_rate, config.max_abs_update)
+        new_params, _, opt_state = optimizers.update(params, grads, state.opt_state, *speeds)
+        new = ValueState(new_params, opt_state, adv_ema, td_ema)
     logs = {"value_loss": loss, "value_td": outs.td, "value_normalized_td": outs.normalized_td}
     return (new, outs, logs) if keep_graph else (trees.detached(new), trees.detached(outs), trees.detached(logs))

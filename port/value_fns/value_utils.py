@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from port import moving_average, ops
 from port.distributed import Averaging
-from port.fast import unique_rows
-from port.fast.parallel import side_by_side
-from port.fast.unique_rows import Shared
-from port.types import EmaState, ValueOuts
+from port.types import EmaState, RuleInputs, ValueOuts
+
+
+@dataclass(frozen=True)
+class ValueSettings:
+    """The numbers of the value estimates.
+
+    Attributes:
+        discount: per step.
+        lambda_: of the traces.
+        max_abs_value: the outermost bin, for categorical heads.
+        decay: of the moving averages of advantages and errors.
+        eps: of the normalisation by them.
+        categorical: whether a head gives logits over bins; if not, it gives the scalar itself.
+        nonlinear: whether a head stands for the signed hyperbolic of the value.
+    """
+
+    discount: float
+    lambda_: float
+    max_abs_value: float | None = None
+    decay: float = 0.99
+    eps: float = 1e-6
+    categorical: bool = True
+    nonlinear: bool = True
+
+    @property
+    def form(self) -> tuple[float | None, bool, bool]:
+        """How a head stands for a value: the last arguments of `values_from_logits`."""
+        return self.max_abs_value, self.categorical, self.nonlinear
 
 
 def values_from_logits(
@@ -47,7 +72,7 @@ def _bound(max_abs_value: float | None) -> float:
 
 
 def q_and_v(
-    q_net_out: Tensor | Shared,
+    q_net_out: Tensor,
     pi_logits: Tensor,
     max_abs_value: float | None,
     categorical: bool = True,
@@ -56,7 +81,7 @@ def q_and_v(
     """Action values and their mean under the policy.
 
     Args:
-        q_net_out: [T+1, B, A, K], the whole of it or what states share of it.
+        q_net_out: [T+1, B, A, K].
         pi_logits: [T+1, B, A], of the online policy, for online and target values alike.
         max_abs_value: the outermost bin.
         categorical: as in `values_from_logits`.
@@ -67,15 +92,22 @@ def q_and_v(
 
     Reference: disco_rl/value_fns/value_utils.py::extract_scalar_values_from_net_out
     """
-    shared = unique_rows.mapped(q_net_out, lambda x: values_from_logits(x, max_abs_value, categorical, nonlinear))
-    q_values = unique_rows.spread(shared)
-    return q_values, (pi_logits.softmax(-1) * q_values).sum(-1)
+    q_values = values_from_logits(q_net_out, max_abs_value, categorical, nonlinear)
+    return q_values, policy_mean(q_values, pi_logits)
+
+
+def policy_mean(q_values: Tensor, pi_logits: Tensor) -> Tensor:
+    """V(s) = sum_a pi(a|s) Q(s, a): two of [..., A] to [...].
+
+    Reference: disco_rl/value_fns/value_utils.py::extract_scalar_values_from_net_out
+    """
+    return (pi_logits.softmax(-1) * q_values).sum(-1)
 
 
 def retrace(target_q_a: Tensor, target_values: Tensor, rewards: Tensor, discounts: Tensor, traces: Tensor) -> Tensor:
-    """Retrace targets of the action values; no gradient.
+    """Retrace targets of the action values (Munos et al. 2016); no gradient.
 
-    The target of step t is r_t + d_t (V_{t+1} + c_{t+1} (G_{t+1} - Q_{t+1})), and r + d V at the last step.
+        G_t = r_t + d_t (V_{t+1} + c_{t+1} (G_{t+1} - Q_{t+1}(a_{t+1}))),  and r + d V at the last step
 
     Args:
         target_q_a: [T, B], target Q-values of the actions taken.
@@ -121,6 +153,9 @@ def estimate_q_values(
 ) -> ValueOuts:
     """Targets, errors and advantages by Retrace; the normalised fields are zero.
 
+    With G of `retrace` and c = min(1, rho): the advantage is G - V, the error of an action value G - Q(a), and the
+    target of a state's value V + c (G - V), all V of the target network.
+
     Args:
         rewards: [T, B], reward of each transition.
         actions: [T, B].
@@ -146,66 +181,38 @@ def estimate_q_values(
     adv = q_target - target_values[:-1]
     value_target = target_values[:-1] + clipped_rho * adv
     qv_adv = target_q_values - target_values.unsqueeze(-1)  # [T+1, B, A]
-    unset = torch.zeros_like(adv)
-    return ValueOuts(
+    return ValueOuts.of(
         value=values,
         target_value=target_values,
         rho=rho,
         adv=adv,
-        normalized_adv=unset,
         value_target=value_target,
         td=value_target - values[:-1],
-        normalized_td=unset,
         qv_adv=qv_adv,
         normalized_qv_adv=torch.zeros_like(qv_adv),
         q_value=q_values,
         target_q_value=target_q_values,
         q_target=q_target,
         q_td=q_target - q_a,
-        normalized_q_td=unset,
     )
 
 
 def value_outs(
-    q_net_out: Tensor | Shared,
-    target_q_net_out: Tensor | Shared,
-    pi_logits: Tensor,
-    mu_logits: Tensor,
-    actions: Tensor,
-    rewards: Tensor,
-    is_terminal: Tensor,
-    adv_ema: EmaState,
-    td_ema: EmaState,
-    discount: float,
-    lambda_: float,
-    max_abs_value: float | None,
-    decay: float = 0.99,
-    eps: float = 1e-6,
-    categorical: bool = True,
-    nonlinear: bool = True,
+    q_net_out: Tensor,
+    target_q_net_out: Tensor,
+    inputs: RuleInputs,
+    averages: tuple[EmaState, EmaState],
+    settings: ValueSettings,
     averaging: Averaging | None = None,
 ) -> tuple[ValueOuts, EmaState, EmaState]:
     """Value estimates in the Q form, with advantages and errors normalised by moving averages.
 
-    The averages are updated first, so that a batch is normalised by moments that include it.
-
     Args:
         q_net_out: [T+1, B, A, K], online.
         target_q_net_out: [T+1, B, A, K].
-        pi_logits: [T+1, B, A], online policy.
-        mu_logits: [T+1, B, A], the policy that acted.
-        actions: [T+1, B]; the last one is not used.
-        rewards: [T, B], reward of each transition.
-        is_terminal: [T, B].
-        adv_ema: moments of the advantages.
-        td_ema: moments of the Q errors.
-        discount: per step.
-        lambda_: of the traces.
-        max_abs_value: the outermost bin.
-        decay: of both averages.
-        eps: of both normalisations.
-        categorical: as in `values_from_logits`.
-        nonlinear: as in `values_from_logits`.
+        inputs: the rollout; the logits of both policies are read, actions, rewards and ends of episodes.
+        averages: moments of the advantages, and of the Q errors.
+        settings: numbers.
         averaging: over ranks, of the moments.
 
     Returns:
@@ -213,18 +220,34 @@ def value_outs(
 
     Reference: disco_rl/value_fns/value_utils.py::get_value_outs
     """
-    form = (pi_logits, max_abs_value, categorical, nonlinear)
-    heads = {"online": q_net_out, "target": target_q_net_out}
-    found = side_by_side({of: partial(q_and_v, head, *form) for of, head in heads.items()})
-    (q_values, values), (target_q, target_values) = found["online"], found["target"]
-    taken = actions[:-1]
+    q_values, target_q_values = (values_from_logits(x, *settings.form) for x in (q_net_out, target_q_net_out))
+    return estimates(q_values, target_q_values, inputs, averages, settings, averaging)
+
+
+def estimates(
+    q_values: Tensor,
+    target_q_values: Tensor,
+    inputs: RuleInputs,
+    averages: tuple[EmaState, EmaState],
+    settings: ValueSettings,
+    averaging: Averaging | None = None,
+) -> tuple[ValueOuts, EmaState, EmaState]:
+    """`value_outs` for action values [T+1, B, A] that have been read off their heads.
+
+    The averages are updated first, so that a batch is normalised by moments that include it.
+
+    Reference: disco_rl/value_fns/value_utils.py::get_value_outs
+    """
+    eps, decay = settings.eps, settings.decay
+    pi_logits, mu_logits = inputs.agent_out["logits"], inputs.behaviour_agent_out["logits"]
+    values, target_values = (policy_mean(x, pi_logits) for x in (q_values, target_q_values))
+    taken = inputs.actions[:-1]
     rho = ops.importance_weights(pi_logits[:-1], mu_logits[:-1], taken)
-    continues = 1.0 - is_terminal.to(rho.dtype)
-    outs = estimate_q_values(
-        rewards, taken, continues, rho, values, target_values, q_values, target_q, discount, lambda_
-    )
-    adv_ema = moving_average.update(adv_ema, outs.adv, decay, averaging)
-    td_ema = moving_average.update(td_ema, outs.q_td, decay, averaging)
+    continues = 1.0 - inputs.is_terminal.to(rho.dtype)
+    known = (values, target_values, q_values, target_q_values)
+    outs = estimate_q_values(inputs.rewards, taken, continues, rho, *known, settings.discount, settings.lambda_)
+    adv_ema = moving_average.update(averages[0], outs.adv, decay, averaging)
+    td_ema = moving_average.update(averages[1], outs.q_td, decay, averaging)
     outs = outs._replace(
         normalized_adv=moving_average.normalize(outs.adv, adv_ema, eps),
         normalized_qv_adv=moving_average.normalize(outs.qv_adv, adv_ema, eps),
@@ -241,6 +264,10 @@ def value_loss_from_target(
     nonlinear: bool = False,
 ) -> Tensor:
     """Distance of a value head from a target; gradients flow into the target too, unless the caller stops them.
+
+        -sum_k two_hot(h(target))_k log softmax(net_out)_k,  or 0.5 (net_out - h(target))^2 for a scalar head
+
+    with h the signed hyperbolic (Pohlen et al. 2018), or the identity for a linear head.
 
     Args:
         net_out: [..., K] or [..., 1].
@@ -265,7 +292,7 @@ def value_loss_from_target(
 
 
 def value_loss_from_td(
-    net_out: Tensor | Shared,
+    net_out: Tensor,
     td: Tensor,
     max_abs_value: float | None = None,
     categorical: bool = False,
@@ -274,7 +301,7 @@ def value_loss_from_td(
     """Distance of a value head from its own value plus an error, which is held constant.
 
     Args:
-        net_out: [..., K] or [..., 1]; or [T, B, K] as states share it, if `categorical`.
+        net_out: [..., K] or [..., 1].
         td: [...].
         max_abs_value: as in `value_loss_from_target`.
         categorical: as in `value_loss_from_target`.
@@ -285,21 +312,5 @@ def value_loss_from_td(
 
     Reference: disco_rl/value_fns/value_utils.py::value_loss_from_td
     """
-    held = unique_rows.mapped(net_out, lambda x: values_from_logits(x.detach(), max_abs_value, categorical, nonlinear))
-    target = unique_rows.spread(held) + td.detach()
-    if isinstance(net_out, Shared):
-        return _shared_cross_entropy(net_out, ops.signed_hyperbolic(target) if nonlinear else target, max_abs_value)
+    target = values_from_logits(net_out.detach(), max_abs_value, categorical, nonlinear) + td.detach()
     return value_loss_from_target(net_out, target, max_abs_value, categorical, nonlinear)
-
-
-def _shared_cross_entropy(net_out: Shared, target: Tensor, max_abs_value: float | None) -> Tensor:
-    """Cross-entropy of two-hot targets [T, B] and logits over bins [T, B, K]: only two bins of each target are read.
-
-    Reference: disco_rl/value_fns/value_utils.py::value_loss_from_target
-    """
-    log_probs = net_out.rows[0].log_softmax(-1)  # [U, K]
-    K = log_probs.shape[-1]
-    below, above, weight_below = ops.nearest_bins(target.flatten(), K, _bound(max_abs_value))
-    places = torch.cat((net_out.of * K + below, net_out.of * K + above))
-    at_below, at_above = log_probs.view(-1).index_select(0, places).chunk(2)
-    return -(weight_below * at_below + (1 - weight_below) * at_above).view_as(target)

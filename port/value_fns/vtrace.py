@@ -14,7 +14,10 @@ from port.value_fns import value_utils
 def vtrace(
     target_values: Tensor, rewards: Tensor, discounts: Tensor, rho: Tensor, lambda_: float
 ) -> tuple[Tensor, Tensor]:
-    """V-trace targets of the state values, and advantages for a policy gradient.
+    """V-trace targets of the state values (Espeholt et al. 2018), and advantages for a policy gradient.
+
+        delta_t = c_t (r_t + d_t V_{t+1} - V_t),  v_t - V_t = delta_t + d_t c_t lambda (v_{t+1} - V_{t+1})
+        A_t = c_t (r_t + d_t (lambda v_{t+1} + (1 - lambda) V_{t+1}) - V_t),  with c = min(1, rho)
 
     The targets carry no gradient. The advantage bootstraps from a mixture, by lambda, of the next target and the next
     value, and gradients flow through the value's part of it.
@@ -85,23 +88,13 @@ def estimate_values(
     Reference: disco_rl/value_fns/value_utils.py::estimate_values
     """
     value_target, adv = vtrace(target_values, rewards, continues * discount, rho, lambda_)
-    unset = torch.zeros_like(value_target)
-    return ValueOuts(
+    return ValueOuts.of(
         value=values,
         target_value=target_values,
         rho=rho,
         adv=adv,
-        normalized_adv=unset,
         value_target=value_target,
         td=value_target - values[:-1],
-        normalized_td=unset,
-        qv_adv=unset,
-        normalized_qv_adv=unset,
-        q_value=unset,
-        target_q_value=unset,
-        q_target=unset,
-        q_td=unset,
-        normalized_q_td=unset,
     )
 
 
@@ -112,15 +105,8 @@ def value_outs(
     actions: Tensor,
     rewards: Tensor,
     continues: Tensor,
-    adv_ema: EmaState,
-    td_ema: EmaState,
-    discount: float,
-    lambda_: float,
-    max_abs_value: float | None = None,
-    decay: float = 0.99,
-    eps: float = 1e-6,
-    categorical: bool = False,
-    nonlinear: bool = False,
+    averages: tuple[EmaState, EmaState],
+    settings: value_utils.ValueSettings,
     drop_last: bool = False,
     target_value_net_out: Tensor | None = None,
     averaging: Averaging | None = None,
@@ -138,15 +124,8 @@ def value_outs(
         actions: [T+1, B]; the last one is not used.
         rewards: [T, B], reward of each transition; [T+1, B] with `drop_last`.
         continues: like `rewards`; 0 (or False) where the episode ended, else 1.
-        adv_ema: moments of the advantages.
-        td_ema: moments of the value errors.
-        discount: per step.
-        lambda_: of the traces.
-        max_abs_value: the outermost bin.
-        decay: of both averages.
-        eps: of both normalisations.
-        categorical: as in `values.values_from_logits`.
-        nonlinear: as in `values.values_from_logits`.
+        averages: moments of the advantages, and of the value errors.
+        settings: numbers.
         drop_last: whether the last reward and continuation are left out.
         target_value_net_out: like `value_net_out`, to bootstrap from; the online one if left out.
         averaging: over ranks, of the moments.
@@ -163,12 +142,14 @@ def value_outs(
     if drop_last:
         rewards, continues = rewards[:-1], continues[:-1]
     target_net_out = value_net_out if target_value_net_out is None else target_value_net_out
-    options = (max_abs_value, categorical, nonlinear)
-    own, target_values = (value_utils.values_from_logits(x, *options) for x in (value_net_out, target_net_out))
+    net_outs = (value_net_out, target_net_out)
+    own, target_values = (value_utils.values_from_logits(x, *settings.form) for x in net_outs)
     rho = ops.importance_weights(pi_logits[:-1], mu_logits[:-1], actions[:-1])
-    outs = estimate_values(rewards, continues.to(rho.dtype), rho, own, target_values, discount, lambda_)
-    adv_ema = moving_average.update(adv_ema, outs.adv, decay, averaging)
-    td_ema = moving_average.update(td_ema, outs.td, decay, averaging)
+    speeds = (settings.discount, settings.lambda_)
+    outs = estimate_values(rewards, continues.to(rho.dtype), rho, own, target_values, *speeds)
+    eps, decay = settings.eps, settings.decay
+    adv_ema = moving_average.update(averages[0], outs.adv, decay, averaging)
+    td_ema = moving_average.update(averages[1], outs.td, decay, averaging)
     outs = outs._replace(
         normalized_adv=moving_average.normalize(outs.adv, adv_ema, eps),
         # There is no such advantage here; the original normalises its zeros all the same.

@@ -16,7 +16,6 @@ from port.environments import Catch
 from port.evaluate import acting
 from port.evaluate.eval_loop import DrawnRandomness, EvalConfig, live
 from port.meta_train import MetaTrainConfig
-from port.network import Network, compiled
 from port.types import Params, Rollout
 from reports.speed.stages import Stopwatch
 from reports.speed.workload import Arrays, Job, Work
@@ -38,18 +37,18 @@ def initial_params(work: Work) -> Arrays:
     return weights.agent_params_to_original(state.params, agent.config)
 
 
-def make_agent(work: Work, network: Network | None = None) -> Agent:
+def make_agent(work: Work, path: str = "auto") -> Agent:
     """The agent of a piece of work."""
     setting: Any = work.setting  # frozen, which a protocol of variables does not allow for
-    return Agent(agent_config(setting), (*work.board, 1), work.num_actions, network)
+    return Agent(agent_config(setting), (*work.board, 1), work.num_actions, path=path)
 
 
 class Learner:
     """A learner that takes a step whenever it is asked to, always on the same batch."""
 
-    def __init__(self, work: Work, network: Network | None = None):
+    def __init__(self, work: Work, path: str = "auto"):
         """Loads the given parameters and weights."""
-        self.agent, self.rollout = make_agent(work, network), to_rollout(work.rollout)
+        self.agent, self.rollout = make_agent(work, path), to_rollout(work.rollout)
         self.meta_params = weights.load_npz(work.setting.weights_path(), self.agent.config.meta_net)
         self.state = self.agent.learner_state(load_params(work, self.agent))
 
@@ -134,7 +133,7 @@ class Port:
     def stages(self, work: Work, repeats: int) -> list[dict[str, float]]:
         """Seconds of each stage of learner steps one after the other."""
         watch = Stopwatch()
-        learner = Learner(work, watch.network(make_agent(work).network))
+        learner = Learner(work)
         found = []
         for _ in range(repeats + 1):
             found.append(watch.step(learner.step))
@@ -147,4 +146,4 @@ class Compiled(Port):
     tasks = ("learner_step",)
 
     def _learner_step(self, work: Work) -> Job:
-        return Job(Learner(work, compiled(make_agent(work).network)).step)
+        return Job(Learner(work, "compiled").step)

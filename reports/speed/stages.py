@@ -14,8 +14,9 @@ import torch
 
 from port import optimizers
 from port.agent import Agent
-from port.networks import meta_nets
-from port.value_fns import value_utils
+from port.fast import network
+from port.fast.disco import FastDisco
+from port.fast.learner import Fast
 
 REST = "checks and the rest"
 ORDER = (
@@ -31,8 +32,10 @@ ORDER = (
     REST,
 )
 PARTS: tuple[tuple[Any, str, str], ...] = (
-    (value_utils, "value_outs", "values"),
-    (meta_nets, "meta_net", "meta-network"),
+    (Fast, "unroll", "online forward"),
+    (network, "unroll", "target forward"),
+    (FastDisco, "value_outs", "values"),
+    (FastDisco, "targets", "meta-network"),
     (optimizers, "target_average", "target averaging"),
     (Agent, "loss", "loss"),
     (optimizers, "adam_sg", "optimiser"),
@@ -64,10 +67,6 @@ class Stopwatch:
 
         return run
 
-    def network(self, inner: Any) -> TimedNetwork:
-        """A network whose forward passes are timed: with a graph the online one, without it the target's."""
-        return TimedNetwork(inner, self)
-
     def step(self, work: Callable[[], object]) -> dict[str, float]:
         """Does a learner step; seconds by stage."""
         self.seconds.clear()
@@ -86,21 +85,3 @@ class Stopwatch:
 
 def _backward_stage(*_: Any) -> str:
     return "backward"
-
-
-class TimedNetwork:
-    """A network that is watched."""
-
-    def __init__(self, inner: Any, watch: Stopwatch):
-        """Takes the network."""
-        self._inner = inner
-        self.unroll = watch.timed(inner.unroll, _forward_stage)
-        if hasattr(inner, "unroll_learning"):
-            self.unroll_learning = watch.timed(inner.unroll_learning, _forward_stage)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-
-def _forward_stage(*_: Any) -> str:
-    return "online forward" if torch.is_grad_enabled() else "target forward"

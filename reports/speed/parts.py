@@ -1,0 +1,95 @@
+"""`python -m reports.speed.parts`: what each part of the fast learner step buys.
+
+One process has a learner for each choice of parts, and they take their steps in turns: so other work on the machine
+slows all of them, and ratios within a run can be trusted more than milliseconds. Processor time is that of all threads.
+
+Example:
+    python -m reports.speed.parts --rounds 20
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+
+import torch
+
+from parity.runs.side_by_side import cores
+from port.fast import learner
+from port.fast.learner import Parts
+from reports.speed import workload
+from reports.speed.command import make_work, weights_for
+from reports.speed.port import Learner
+from reports.speed.workload import Sample, Work, cpu_seconds
+
+NONE = Parts(**{field.name: False for field in fields(Parts)})
+
+
+def choices() -> dict[str, Parts | None]:
+    """All parts, all but one, one alone, and None for the plain path."""
+    found: dict[str, Parts | None] = {"plain": None, "all parts": Parts()}
+    for field in fields(Parts):
+        name = field.name.removeprefix("has_").replace("_", " ")
+        found[f"all but {name}"] = replace(Parts(), **{field.name: False})
+        found[f"{name} alone"] = replace(NONE, **{field.name: True})
+    return found
+
+
+def learner_with(work: Work, parts: Parts | None) -> Learner:
+    """A learner that takes the plain path, or a fast one of some parts."""
+    made = Learner(work, "plain")
+    if parts is not None:
+        made.agent.strategy = learner.make(made.agent.plain, parts)
+    return made
+
+
+def timed(step: Callable[[], object]) -> Sample:
+    """Takes a step."""
+    cpu, started = cpu_seconds(), time.perf_counter()
+    step()
+    return Sample(time.perf_counter() - started, cpu_seconds() - cpu)
+
+
+def measure(work: Work, rounds: int) -> dict[str, list[Sample]]:
+    """Samples of a learner step by choice; the first two steps of each do not count."""
+    learners = {name: learner_with(work, parts) for name, parts in choices().items()}
+    samples: dict[str, list[Sample]] = {name: [] for name in learners}
+    for _ in range(rounds + 2):
+        for name, each in learners.items():
+            samples[name].append(timed(each.step))
+    return {name: found[2:] for name, found in samples.items()}
+
+
+def table(title: str, samples: Mapping[str, Sequence[Sample]]) -> str:
+    """A table in Markdown: medians, and medians of the ratios to the plain path within a round."""
+    lines = [f"| {title} | clock, ms | of plain | processor, ms | of plain |", "|---|---|---|---|---|"]
+    for name, found in samples.items():
+        cells = [name]
+        for axis in ("wall", "cpu"):
+            got, plain = ([getattr(sample, axis) for sample in each] for each in (found, samples["plain"]))
+            ratio = statistics.median(x / y for x, y in zip(got, plain, strict=True))
+            cells += [f"{1000 * statistics.median(got):.0f}", f"{ratio:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=10, metavar="N", help="steps of each choice (default: 10)")
+    parser.add_argument("--threads", type=int, default=cores(), metavar="N", help="of torch (default: all)")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        work = make_work(weights_for(Path(folder))[0])
+        print(table("Catch, observations repeat", measure(work, args.rounds)), "\n")
+        print(table("all observations different", measure(workload.all_different(work), args.rounds)))
+
+
+if __name__ == "__main__":
+    main()
