@@ -7,7 +7,6 @@ beside this one is a few lines that hand named tensors to a function of the port
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -125,7 +124,7 @@ class Compiled(Port):
 
     name = "port, compiled"
     description = f"PyTorch {torch.__version__} with torch.compile"
-    layers: ClassVar = {name: LAYERS[name] for name in ("agent/learner_step", "agent/learner_steps")}
+    layers = {name: LAYERS[name] for name in ("agent/learner_step", "agent/learner_steps")}  # noqa: RUF012
     path = "compiled"
 
     def run(self, layer: str, inputs: Arrays, settings: Settings, dtype: str) -> Arrays:
