@@ -21,6 +21,7 @@ from port.meta_train.plot import draw, figure_of
 from port.meta_train.population import Member
 from port.meta_train.run import Files, Report, run
 from port.meta_train.workers import Workers
+from port.storage import files
 
 TINY = {
     "num_meta_updates": 6,
@@ -101,7 +102,7 @@ def test_a_killed_run_continues_to_the_same_bits_with_any_number_of_workers(
 
 
 def test_the_picture_shows_what_the_notebook_shows(tmp_path: Path) -> None:
-    log, evaluations = (checkpoint.CsvLog(tmp_path / name, 0) for name in ("log.csv", "evaluations.csv"))
+    log, evaluations = (files.CsvLog(tmp_path / name, 0) for name in ("log.csv", "evaluations.csv"))
     assert draw(Files(tmp_path)) is None
     names = ("pos_rewards", "neg_rewards", "rewards", "meta_loss", "meta_grad_norm", "meta_up_norm")
     for step in range(4):
@@ -127,25 +128,25 @@ def test_help_and_readme_say_whose_means_are_logged() -> None:
 
 def test_a_half_written_row_is_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
-    log = checkpoint.CsvLog(path, 0)
+    log = files.CsvLog(path, 0)
     for step in range(4):
         log.add({"step": step, "loss": step / 3})
     whole_text = path.read_text()
     path.write_text(whole_text + "4,0.3333")
-    assert checkpoint.CsvLog(path, 3).rows() == [{"step": str(i), "loss": str(i / 3)} for i in range(3)]
+    assert files.CsvLog(path, 3).rows() == [{"step": str(i), "loss": str(i / 3)} for i in range(3)]
     assert whole_text.startswith(path.read_text())
 
 
 def test_an_interrupted_checkpoint_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
-    checkpoint.replace_file(path, b"old")
+    files.replace_file(path, b"old")
 
     def fail(descriptor: int) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(KeyboardInterrupt):
-        checkpoint.replace_file(path, b"new")
+        files.replace_file(path, b"new")
     assert path.read_bytes() == b"old"
 
 

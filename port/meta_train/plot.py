@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from port.meta_train.run import Files
+from port.storage.files import smooth
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,14 +25,6 @@ def _rows(path: Path) -> list[dict[str, str]]:
         return []
     with path.open() as file:
         return list(csv.DictReader(file))
-
-
-def smooth(values: np.ndarray, width: int = 50) -> np.ndarray:
-    """Mean over the last `width` entries, fewer at the start."""
-    total = np.cumsum(np.concatenate(([0.0], values)))
-    ends = np.arange(1, len(values) + 1)
-    starts = np.maximum(0, ends - width)
-    return (total[ends] - total[starts]) / (ends - starts)
 
 
 def _draw_log(axis: Any, rows: list[dict[str, str]], names: Sequence[str]) -> None:

@@ -12,11 +12,12 @@ import torch
 
 from port import optimizers, weights
 from port.meta_train import checkpoint, meta_gradient
-from port.meta_train.checkpoint import Checkpoint, CsvLog
+from port.meta_train.checkpoint import RunState
 from port.meta_train.config import MetaTrainConfig
 from port.meta_train.population import DTYPE, Contribution, generator
 from port.meta_train.workers import Workers
 from port.networks import init
+from port.storage.files import CsvLog, replace_file
 from port.storage.folder_lock import FolderLock
 from port.types import Logs, Params
 
@@ -70,7 +71,7 @@ class Report(NamedTuple):
     best_step: int
 
 
-def start(config: MetaTrainConfig, given: Path | None) -> Checkpoint:
+def start(config: MetaTrainConfig, given: Path | None) -> RunState:
     """The beginning of a run: random meta-parameters, or those of a file in the original's names."""
     digest = ""
     if given is not None:
@@ -79,10 +80,10 @@ def start(config: MetaTrainConfig, given: Path | None) -> Checkpoint:
     else:
         source = generator(config.seed, "meta_params")
         meta_params = init.init_meta_params(config.agent.meta_net, source, DTYPE)
-    return Checkpoint(0, meta_params, optimizers.init_adam(meta_params), {}, float("-inf"), NEVER, digest)
+    return RunState(0, meta_params, optimizers.init_adam(meta_params), {}, float("-inf"), NEVER, digest)
 
 
-def begin(config: MetaTrainConfig, files: Files, given: Path | None) -> Checkpoint:
+def begin(config: MetaTrainConfig, files: Files, given: Path | None) -> RunState:
     """The last checkpoint, or the beginning; ValueError where the folder or the weights belong to another run."""
     if not files.checkpoint.exists():
         checkpoint.check_folder(files.out, config)
@@ -126,7 +127,7 @@ def run(
     workers: Workers,
     given: Path | None = None,
     on_step: Callable[[Report], None] | None = None,
-) -> Checkpoint:
+) -> RunState:
     """Meta-trains until `num_meta_updates` are done, from the last checkpoint under `out` if there is one.
 
     While it lasts no other run can use `out`; ValueError where another one does.
@@ -152,11 +153,11 @@ def _run(
     workers: Workers,
     given: Path | None,
     on_step: Callable[[Report], None] | None,
-) -> Checkpoint:
+) -> RunState:
     """`run` in a folder that nobody else writes to."""
     now = begin(config, files, given)
     workers.restore(now.members)
-    checkpoint.replace_file(files.config, config.to_json().encode())  # before the rest, as `check_folder` asks
+    replace_file(files.config, config.to_json().encode())  # before the rest, as `check_folder` asks
     log, evaluations = CsvLog(files.log, now.step), CsvLog(files.evaluations, now.step + 1)
     while now.step < config.num_meta_updates:
         now, report = _advance(config, workers, now, files, log, evaluations)
@@ -170,8 +171,8 @@ def _run(
 
 
 def _advance(
-    config: MetaTrainConfig, workers: Workers, now: Checkpoint, files: Files, log: CsvLog, evaluations: CsvLog
-) -> tuple[Checkpoint, Report]:
+    config: MetaTrainConfig, workers: Workers, now: RunState, files: Files, log: CsvLog, evaluations: CsvLog
+) -> tuple[RunState, Report]:
     """One meta-update, and an evaluation if one is due."""
     contributions = workers.contribute(now.step, now.meta_params)
     meta_params, opt_state, logs = meta_gradient.meta_update(

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from port.meta_train.checkpoint import CsvLog
-from port.meta_train.plot import smooth
+from port.storage.files import CsvLog, smooth
 
 PANELS = {"total_loss": "loss", "entropy": "entropy of the policy", "global_gradient_norm": "norm of the gradient"}
 
