@@ -13,10 +13,11 @@ STDLIB = set(sys.stdlib_module_names)
 
 ALLOWED = {
     "port": STDLIB | {"numpy", "port", "torch"},
-    "parity": STDLIB | {"hypothesis", "numpy", "parity", "pytest", "rich", "safetensors", "xdist"},
+    "parity": STDLIB
+    | {"hypothesis", "numpy", "parity", "pytest", "rich", "safetensors", "xdist", "dask", "distributed"},
 }
 # The commands of the port may show progress, draw and keep files, inside functions: the library is imported without.
-COMMANDS = ("port/evaluate/__main__.py", "port/meta_train/", "port/train/__main__.py", "port/train/")
+COMMANDS = ("port/evaluate/__main__.py", "port/meta_train/", "port/storage/", "port/train/__main__.py", "port/train/")
 ALLOWED_IN_COMMANDS = {"gymnasium", "matplotlib", "rich", "safetensors"}
 FORBIDDEN = {
     "port": JAX_STACK | {"disco_rl", "parity", "reference", "reports", "tests"},

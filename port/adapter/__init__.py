@@ -94,11 +94,11 @@ class TorchImplementation:
 
 
 class Port(TorchImplementation):
-    """The port: layers, and whole lives."""
+    """The port: layers, and training runs."""
 
-    def live(self, setting: curves.Setting, seed: int) -> Iterator[curves.Step]:
-        """A life, step by step; see `parity/runs/curves.py`."""
-        return curves.live(setting, seed)
+    def train(self, spec: curves.RunSpec) -> Iterator[curves.Step]:
+        """A training run, step by step; see `parity/runs/curves.py`."""
+        return curves.train(spec)
 
 
 class Compiled:
