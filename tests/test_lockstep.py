@@ -262,6 +262,12 @@ def test_perturbing_by_one_unit_changes_every_parameter_and_hardly():
     assert trace.perturbed(params, "float32", 0) is params
 
 
+def test_a_perturbation_does_not_depend_on_the_order_of_parameters():
+    params = {name: np.ones(5, np.float32) for name in "abc"}
+    one, other = (trace.perturbed(dict(order), "float64", 1) for order in (params.items(), reversed(params.items())))
+    assert all((one[name] == other[name]).all() for name in params)
+
+
 # Files
 
 

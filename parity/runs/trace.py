@@ -91,7 +91,10 @@ def trace_name(spec: RunSpec, dtype: str, direction: int = 0) -> str:
 
 def perturbed(params: Arrays, dtype: str, direction: int) -> Arrays:
     """Every parameter, one unit in the last place up or down as the direction says; as it is for direction 0."""
-    return jittered(params, dtype, generator("tape", dtype, str(direction))) if direction else params
+    if not direction:
+        return params
+    in_order = dict(sorted(params.items()))  # safetensors gives them in any, and each takes the next random numbers
+    return jittered(in_order, dtype, generator("tape", dtype, str(direction)))
 
 
 def short_digest(array: np.ndarray) -> np.ndarray:
