@@ -4,8 +4,8 @@ Example:
     python -m reference doctor
     python -m reference weights --download
     python -m reference record --check
-    python -m reference curves --weights disco103 --seeds 10
-    python -m reference tape embedded --seeds 0,1
+    python -m reference curves --presets disco103 --seeds 10
+    python -m reference trace bundled --seeds 0,1
 """
 
 import argparse
@@ -18,20 +18,22 @@ COMMANDS = {
     "curves": "let the original learn Catch and keep its curves",
     "doctor": "what this machine has of the original, and what is missing",
     "record": "run the original and write the goldens",
-    "tape": "run the original on Catch and write its lives",
+    "trace": "run the original on Catch and record it action by action",
     "weights": "find and verify Disco103's weights",
 }
 MODULES = {
     "calibrate": "reference.record.calibrate",
     "curves": "reference.record.curves",
     "record": "reference.record.goldens",
-    "tape": "reference.record.traces",
+    "trace": "reference.record.traces",
 }
+OLD_NAMES = {"tape": "trace"}  # of commands, which are still taken
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; only that command's module is loaded."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    argv[:1] = [OLD_NAMES.get(name, name) for name in argv[:1]]
     chosen = argv[0] if argv and argv[0] in COMMANDS else None
     parser = argparse.ArgumentParser(
         prog="python -m reference", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -1,4 +1,4 @@
-"""A page with a section of every sort, made in a second: real templates, a few layers of the port, made-up lives."""
+"""A page with a section of every sort, made in a second: real templates, a few layers of the port, made-up runs."""
 
 import types
 
@@ -8,8 +8,9 @@ from markupsafe import Markup
 from parity.goldens.store import Store
 from parity.mutants import catalogue
 from parity.mutants.hunt import NOT_RUN, Kill
-from parity.runs.curves import Curve, Setting
+from parity.runs.curves import Curve
 from parity.runs.lockstep import Comparison
+from parity.runs.spec import Loop, RunSpec
 from parity.runs.trace import FirstDifference
 from reports import page
 from reports.bugs import command as bugs
@@ -17,7 +18,8 @@ from reports.catch_curves import command as catch_curves
 from reports.catch_curves import statistics
 from reports.catch_curves.figures import Group, Panel
 from reports.lockstep import section as lockstep_page
-from reports.lockstep.verdict import Lived, Verdict
+from reports.lockstep.compared import ComparedRun
+from reports.lockstep.verdict import Verdict
 from reports.parity import command as parity
 
 LAYERS = ("ops/kl", "ops/two_hot", "moving_average/normalize", "values/retrace")
@@ -46,17 +48,17 @@ def hunted(out):
 def _compared(dtype, first=None, drift=1e-6, steps=20):
     place = None if first is None else FirstDifference(first, 0, 0, 1e-7)
     rising = drift * np.arange(1.0, steps + 1)
-    return Comparison(f"embedded_seed0.{dtype}", dtype, steps, 58 * steps, place, rising, rising, np.ones(steps, bool))
+    return Comparison(f"bundled_seed0.{dtype}", dtype, steps, 58 * steps, place, rising, rising, np.ones(steps, bool))
 
 
-def lived(out):
-    """Lockstep, with a port that parts too early: the one section that is different."""
-    lives = [
-        Lived("embedded", "embedded_seed0", dtype, _compared(dtype, first), {"moved 1": _compared(dtype, own)})
+def compared(out):
+    """Lockstep, with a port that diverges too early: the one section that is different."""
+    runs = [
+        ComparedRun("bundled", "bundled_seed0", dtype, _compared(dtype, first), {"perturbed 1": _compared(dtype, own)})
         for dtype, first, own in (("float64", 3, None), ("float32", 4, 9))
     ]
     store = types.SimpleNamespace(manifest={**ORIGINAL, "packages": {"jax": "0.8.1"}})
-    verdict = Verdict(lives, {"disco103_seed0": "Disco103's weights were not found."}, 3.0)
+    verdict = Verdict(runs, {"disco103_seed0": "Disco103's weights were not found."}, 3.0)
     return lockstep_page.section_of(verdict, store.manifest, "python -m reports.lockstep --quick", out)
 
 
@@ -67,15 +69,14 @@ def _curve(seed, steps=60):
 
 def learned(out):
     """Curves of two who learn the same."""
-    loop = {"num_steps": 60, "batch_size": 4, "rollout_length": 29, "replay_ratio": 2, "rows": 8, "columns": 8}
-    setting = Setting("toy", "a toy", "toy", None, {"learning_rate": 0.1}, loop, 0.001)
+    spec = RunSpec("toy", "toy", None, 0, {"learning_rate": 0.1}, Loop(num_steps=60, batch_size=4, replay_ratio=2))
     ref, groups = {seed: _curve(seed) for seed in range(6)}, []
     for name, seeds in (("port", range(10, 16)), ("disco_torch", range(20, 24))):
         mine = {seed: _curve(seed) for seed in seeds}
         groups.append(Group(name, mine, statistics.judge(list(mine.values()), list(ref.values()))))
     recorded = types.SimpleNamespace(manifest={"curves": {"toy": {**ORIGINAL, "packages": {"jax": "0.8.1"}}}})
     command = "python -m reports.catch_curves --impl port"
-    return catch_curves.made_section([Panel(setting, ref, groups)], "port", recorded, command, out)
+    return catch_curves.made_section([Panel(spec, ref, groups)], "port", recorded, command, out)
 
 
 def numbers(out):
@@ -93,6 +94,6 @@ def numbers(out):
 def make(monkeypatch, out):
     """All sections, and one that could not run."""
     gone = page.not_run("speed", "Speed", "python -m reports.speed", "There is no original; `make original` brings it.")
-    made = [few_layers(monkeypatch, out), lived(out), learned(out), hunted(out), numbers(out), gone]
+    made = [few_layers(monkeypatch, out), compared(out), learned(out), hunted(out), numbers(out), gone]
     assert len({section.state for section in made}) == 4
     return made

@@ -93,6 +93,7 @@ IN_COMMANDS = {"gymnasium", "matplotlib", "rich", "safetensors"}
 ALLOWED_WITHIN = {
     "port.evaluate.__main__": IN_COMMANDS,
     "port.meta_train": IN_COMMANDS,
+    "port.storage": IN_COMMANDS,
     "port.train": IN_COMMANDS,
     "parity.weights": {"pooch"},
     "parity.runs": {"dask", "distributed"},

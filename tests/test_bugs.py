@@ -2,22 +2,17 @@
 
 import hashlib
 import importlib
-import io
 import sys
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
-from rich.progress import Progress
 
 from parity import mutants
 from parity.errors import CannotRun
 from parity.layers import REGISTRY
 from parity.mutants import coverage, hunt, live_hunt, mutate
 from parity.mutants.hunt import Kill
-from parity.runs import side_by_side
 from parity.sigma import Rounding
 from reports.bugs import command as report
 
@@ -245,23 +240,12 @@ def test_a_port_that_differs_itself_is_no_ground_to_hunt_in(monkeypatch):
     wrong = hunt.prepare_layer("ops/kl")
     assert "ops/kl" in wrong.differences[0]
 
-    class Pool:
-        def submit(self, function, *arguments):
-            done = Future()
-            done.set_result(wrong)
-            return done
+    class Running:
+        def run(self, jobs, title):
+            yield jobs[0], wrong
 
     with pytest.raises(CannotRun, match="The unchanged port differs"):
-        report.Hunt([], Pool(), Progress(disable=True)).prepare(["ops/kl"])
-
-
-def test_a_hunt_tells_how_far_it_is(monkeypatch, capsys):
-    monkeypatch.setattr(side_by_side, "SAY_EVERY", 0.0)
-    with ThreadPoolExecutor(1) as pool:
-        hunt = report.Hunt([], pool, Progress(console=Console(file=io.StringIO())))
-        assert sorted(hunt._all("a stage", int, [("1",), ("2",)])) == [1, 2]
-        assert list(hunt._all("another", int, [("3",)])) == [3]
-    assert "1 of 2 ended" in capsys.readouterr().err
+        report.Hunt([], Running()).prepare(["ops/kl"])
 
 
 def test_a_change_that_changes_nothing_survives():

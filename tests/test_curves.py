@@ -1,4 +1,4 @@
-"""Learning curves: files that cannot lie, lives that are not lost, and the command that judges them."""
+"""Learning curves: files that cannot lie, runs that are not lost, and the command that compares them."""
 
 import dataclasses
 import hashlib
@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 
 from parity.errors import CannotRun, FixtureError
-from parity.runs import curves, life_runner
-from parity.runs.curves import Curve, Recorded, Setting, file_name, from_csv, to_csv
-from parity.runs.life_runner import Life, Progress, Told, Work
+from parity.runs import learners, spec
+from parity.runs.curves import Curve, Recorded, file_name, from_csv, manifest_entry, to_csv
+from parity.runs.learners import TrainingRun
+from parity.runs.runner import Workers
+from parity.runs.spec import Loop, RunSpec
 from port.adapter import curves as port_curves
 from port.config import eval_agent_config, get_settings_disco
 from port.evaluate import __main__, eval_loop
@@ -37,18 +39,18 @@ class Toy:
     def __init__(self, stretch):
         self.stretch = stretch
 
-    def live(self, setting, seed):
-        if setting.rule != "toy":
+    def train(self, spec):
+        if spec.rule != "toy":
             return None
-        return self._live(setting, seed)
+        return self._train(spec)
 
-    def _live(self, setting, seed):
-        folder = setting.agent["folder"]
+    def _train(self, spec):
+        folder, seed = spec.agent["folder"], spec.seed
         with open(f"{folder}/begun", "a") as file:
             file.write(f"{seed} ")
         rng = random.Random(seed)
         middle = 50 * self.stretch * math.exp(rng.gauss(0, 0.05))
-        for step in range(1, setting.num_steps + 1):
+        for step in range(1, spec.num_steps + 1):
             if step == 75 and seed == 1 and os.path.exists(f"{folder}/kill"):
                 os.remove(f"{folder}/kill")
                 os.kill(os.getppid(), 9)
@@ -57,11 +59,11 @@ class Toy:
             yield 58 * step, [rng.random() < rate for _ in range(20)], (1.0 + rng.gauss(0, 0.01)) if step > 5 else None
 
 class Short(Toy):
-    def _live(self, setting, seed):
-        yield from list(super()._live(setting, seed))[:-1]
+    def _train(self, spec):
+        yield from list(super()._train(spec))[:-1]
 
 class Broken(Toy):
-    def _live(self, setting, seed):
+    def _train(self, spec):
         yield 58, [True], None
         raise ValueError("the board is on fire")
 
@@ -72,9 +74,9 @@ same, slow, short, broken, layers = Toy(1.0), Toy(1.25), Short(1.0), Broken(1.0)
 """
 
 
-def toy_setting(folder, steps=STEPS):
-    loop = {"num_steps": steps, "batch_size": 4, "rollout_length": 29, "replay_ratio": 2, "rows": 8, "columns": 8}
-    return Setting("toy", "a toy", "toy", None, {"folder": str(folder), "learning_rate": 0.1}, loop, 0.001)
+def toy_spec(folder, steps=STEPS, preset="toy"):
+    loop = Loop(num_steps=steps, batch_size=4, replay_ratio=2)
+    return RunSpec(preset, "toy", None, 0, {"folder": str(folder), "learning_rate": 0.1}, loop)
 
 
 @pytest.fixture
@@ -90,8 +92,8 @@ def begun(folder):
     return sorted(int(seed) for seed in (folder / "begun").read_text().split())
 
 
-def some_lives(folder, count=3, name="toy_learners:same"):
-    return [Life(name, toy_setting(folder), seed) for seed in range(count)]
+def some_runs(folder, count=3, name="toy_learners:same"):
+    return [TrainingRun(name, toy_spec(folder).with_seed(seed)) for seed in range(count)]
 
 
 def curve(seed=0, steps=40):
@@ -99,23 +101,23 @@ def curve(seed=0, steps=40):
     return Curve.of((58 * i, row, None if i < 5 else -(2.0**-i) / 3) for i, row in enumerate(caught.tolist(), start=1))
 
 
-def write_recorded(folder, setting, found):
+def write_recorded(folder, toy, found):
     """Curves and their manifest, as the recorder leaves them."""
-    files = {file_name(setting.name, seed): to_csv(one) for seed, one in found.items()}
+    files = {file_name(toy.preset, seed): to_csv(one) for seed, one in found.items()}
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         (folder / name).write_bytes(content)
     seeds = {str(seed): hashlib.sha256(to_csv(one)).hexdigest() for seed, one in found.items()}
-    entry = {"setting": setting.as_json(), "seeds": seeds, "packages": {"jax": "0.8.1"}}
+    entry = {"spec": manifest_entry(toy), "seeds": seeds, "packages": {"jax": "0.8.1"}}
     entry["original"] = {"repository": "somewhere", "commit": "abc"}
-    (folder / "manifest.json").write_text(json.dumps({"curves": {setting.name: entry}}))
+    (folder / "manifest.json").write_text(json.dumps({"curves": {toy.preset: entry}}))
     return Recorded(folder)
 
 
 # Files
 
 
-def test_a_life_comes_back_from_its_file_as_it_was():
+def test_a_run_comes_back_from_its_file_as_it_was():
     assert from_csv(to_csv(curve()), "x") == curve()
 
 
@@ -144,7 +146,7 @@ def test_a_damaged_file_is_named_with_the_line(damage, said):
 
 
 def test_recorded_curves_are_checked_against_their_digests(tmp_path):
-    setting = toy_setting(tmp_path, 40)
+    setting = toy_spec(tmp_path, 40)
     recorded = write_recorded(tmp_path / "fx", setting, {0: curve(0), 3: curve(3)})
     assert recorded.curves(setting) == {0: curve(0), 3: curve(3)}
     (tmp_path / "fx" / file_name("toy", 3)).write_bytes(to_csv(curve(4)))
@@ -157,42 +159,41 @@ def test_recorded_curves_are_checked_against_their_digests(tmp_path):
 
 @pytest.fixture
 def toys(tmp_path, monkeypatch):
-    """Two settings, of which one has recorded curves, and those."""
-    known = toy_setting(tmp_path, 40)
-    other = dataclasses.replace(known, name="other", title="another toy")
-    monkeypatch.setattr(curves, "settings", lambda: {"toy": known, "other": other})
+    """Two presets, of which one has recorded curves, and those."""
+    known = toy_spec(tmp_path, 40)
+    monkeypatch.setattr(catch_curves, "preset", lambda name: dataclasses.replace(known, preset=name))
     return write_recorded(tmp_path / "fx", known, {0: curve(0)})
 
 
-def test_a_setting_without_recorded_curves_is_left_out_and_named(toys, capsys):
+def test_a_preset_without_recorded_curves_is_left_out_and_named(toys, capsys):
     (found,) = catch_curves.available({"toy": Share(2, steps=10), "other": Share(2)}, toys)
-    assert (found[0].name, found[0].num_steps) == ("toy", 10)
-    assert "The original's curves with another toy are not recorded" in capsys.readouterr().err
+    assert (found[0].preset, found[0].num_steps) == ("toy", 10)
+    assert "The original's curves with other are not recorded" in capsys.readouterr().err
 
 
-def test_a_setting_without_weights_is_left_out_with_the_reason(toys, capsys, monkeypatch):
+def test_a_preset_without_weights_is_left_out_with_the_reason(toys, capsys, monkeypatch):
     def refuse(self):
         raise FixtureError("There are no weights here.")
 
-    monkeypatch.setattr(Setting, "weights_path", refuse)
-    weighty = dataclasses.replace(curves.settings()["toy"], weights="disco103")
-    monkeypatch.setattr(curves, "settings", lambda: {"toy": weighty})
-    with pytest.raises(CannotRun, match="Nothing can be lived"):
+    monkeypatch.setattr(RunSpec, "weights_path", refuse)
+    weighty = dataclasses.replace(catch_curves.preset("toy"), weights="disco103")
+    monkeypatch.setattr(catch_curves, "preset", lambda name: weighty)
+    with pytest.raises(CannotRun, match="Nothing can be trained"):
         catch_curves.available({"toy": Share(2)}, toys)
     assert "There are no weights here. It is left out." in capsys.readouterr().err
 
 
-def test_a_setting_that_was_asked_for_is_never_left_out_in_silence(toys):
+def test_a_preset_that_was_asked_for_is_never_left_out_in_silence(toys):
     (found,) = catch_curves.available({"toy": Share(2), "other": Share(2)}, toys, ["other"])
-    assert found[0].name == "other"
+    assert found[0].preset == "other"
     with pytest.raises(FixtureError, match="other"):
         toys.curves(found[0])
 
 
-def test_whoever_is_shown_beside_the_candidate_lives_as_many_seeds_as_the_plan_gives_it(folder):
-    plan = [(toy_setting(folder), Share(3, beside={"toy_learners:slow": 1}))]
-    found = catch_curves.wanted(["toy_learners:same"], plan, ["toy_learners:slow", "toy_learners:short"])
-    assert [(life.learner, life.seed) for life in found] == [
+def test_whoever_is_shown_with_the_candidate_runs_as_many_seeds_as_the_plan_gives_it(folder):
+    plan = [(toy_spec(folder), Share(3, beside={"toy_learners:slow": 1}))]
+    found = catch_curves.runs_of(["toy_learners:same"], plan, ["toy_learners:slow", "toy_learners:short"])
+    assert [(run.learner, run.spec.seed) for run in found] == [
         *(("toy_learners:same", seed) for seed in range(3)),
         ("toy_learners:slow", 0),
     ]
@@ -203,14 +204,14 @@ def test_only_what_can_be_imported_is_shown_beside(monkeypatch):
     assert catch_curves.shown_beside(["judged"]) == ["here"]
 
 
-def test_curves_of_other_settings_are_refused_but_for_shorter_lives(tmp_path):
-    setting = toy_setting(tmp_path, 40)
+def test_curves_of_other_settings_are_refused_but_for_shorter_runs(tmp_path):
+    setting = toy_spec(tmp_path, 40)
     recorded = write_recorded(tmp_path / "fx", setting, {0: curve(0)})
-    assert recorded.curves(setting.shortened(10)) == {0: curve(0)}
+    assert recorded.curves(setting.with_steps(10)) == {0: curve(0)}
     with pytest.raises(FixtureError, match="another agent"):
         recorded.curves(dataclasses.replace(setting, agent={**setting.agent, "learning_rate": 0.08}))
     with pytest.raises(FixtureError, match="No curve of other"):
-        recorded.curves(dataclasses.replace(setting, name="other"))
+        recorded.curves(dataclasses.replace(setting, preset="other"))
 
 
 def test_absent_and_damaged_manifests_are_told(tmp_path):
@@ -221,82 +222,74 @@ def test_absent_and_damaged_manifests_are_told(tmp_path):
         Recorded(tmp_path)
 
 
-# Lives
+# Runs
 
 
-def test_every_life_is_kept_and_none_is_lived_twice(folder):
-    work, asked = Work(folder / "work"), some_lives(folder)
-    first = life_runner.run(asked[:2], work, 2)
-    found = life_runner.run(asked, work, 2)
+def test_every_run_is_kept_and_none_is_repeated(folder):
+    work, asked = folder / "work", some_runs(folder)
+    first = learners.train_all(asked[:2], work, Workers(2))
+    every = learners.train_all(asked, work, Workers(2))
     assert begun(folder) == [0, 1, 2]
-    assert all(found[key] == first[key] for key in first)
-    assert sorted(path.suffix for path in work.folder.iterdir()) == [".csv"] * 3
+    assert all(every[key] == first[key] for key in first)
+    assert sorted(path.suffix for path in work.iterdir()) == [".csv"] * 3
 
 
-def test_other_settings_and_other_code_are_other_lives(folder):
-    life = some_lives(folder, 1)[0]
-    other = dataclasses.replace(life, setting=life.setting.shortened(20))
-    assert life.digest() != other.digest() != dataclasses.replace(other, seed=1).digest()
-    before = life_runner.code_digest("toy_learners:same")
-    life_runner.code_digest.cache_clear()
+def test_other_settings_and_other_code_are_other_runs(folder):
+    run = some_runs(folder, 1)[0]
+    other = dataclasses.replace(run, spec=run.spec.with_steps(20))
+    assert run.digest() != other.digest() != dataclasses.replace(other, spec=other.spec.with_seed(1)).digest()
+    before = learners.code_digest("toy_learners:same")
+    learners.code_digest.cache_clear()
     (folder / "toy_learners.py").write_text(TOY + "# changed\n")
-    assert life_runner.code_digest("toy_learners:same") != before
-    life_runner.code_digest.cache_clear()
+    assert learners.code_digest("toy_learners:same") != before
+    learners.code_digest.cache_clear()
 
 
 @pytest.mark.parametrize(("name", "said"), [("short", "ended after 149 of 150"), ("broken", "the board is on fire")])
-def test_a_life_that_fails_is_told_in_a_sentence_and_leaves_no_file(folder, name, said):
-    asked = some_lives(folder, 1, f"toy_learners:{name}")
+def test_a_run_that_fails_is_a_sentence_and_leaves_no_file(folder, name, said):
     with pytest.raises(CannotRun, match=said):
-        life_runner.run(asked, Work(folder / "work"), 1)
+        learners.train_all(some_runs(folder, 1, f"toy_learners:{name}"), folder / "work", Workers(1))
     assert not list(folder.glob("work/*"))
 
 
-def test_progress_estimates_the_time_that_is_left(folder, capsys):
-    now = [0.0]
-    asked = some_lives(folder, 2)
-    progress = Progress(asked, Work(folder / "work"), lambda: now[0])
-    now[0] = 30.0
-    progress.hear(Told(asked[0].key, STEPS // 2))
-    assert "0 of 2 lives, 25% of the work, 0:30 so far, about 1:30 left" in capsys.readouterr().err
-    now[0] = 60.0
-    progress.end(asked[0])
-    assert "1 of 2 lives, 50% of the work, 1:00 so far, about 1:00 left" in capsys.readouterr().err
+def test_a_preset_with_another_number_of_steps_is_the_same_but_for_them():
+    long, short = spec.preset("bundled", 3), spec.lockstep_preset("bundled", 3, 20)
+    assert short == long.with_steps(20) and short != long and (short.name, short.num_steps) == ("bundled_seed3", 20)
+    assert spec.lockstep_preset("actor_critic", 0).num_steps == 120
+    assert RunSpec.from_json(json.loads(json.dumps(short.as_json()))) == short
+    with pytest.raises(ValueError, match="no preset 'embedded'"):
+        spec.preset("embedded")
 
 
 def test_mistakes_are_planted_in_the_port_only():
-    assert life_runner.learner("port+slower").name == "port"
+    assert learners.learner("port+slower").name == "port"
     with pytest.raises(CannotRun, match="in the port only"):
-        life_runner.implementation("standin+slower")
+        learners.implementation("standin+slower")
     with pytest.raises(CannotRun, match="No mistake is called 'no_such'"):
-        life_runner.implementation("port+no_such")
+        learners.implementation("port+no_such")
 
 
 # The port
 
 
 def test_the_ports_agents_are_those_of_its_own_evaluation():
-    every = curves.settings()
-    assert port_curves.agent_config(every["disco103"]) == eval_agent_config(get_settings_disco())
-    in_the_box = __main__.task_of(__main__.parser().parse_args([]))
-    assert port_curves.agent_config(every["embedded"]) == in_the_box.agent
-    assert eval_loop.EvalConfig(**every["embedded"].loop) == in_the_box.loop
+    disco103, bundled = spec.preset("disco103"), spec.preset("bundled")
+    assert port_curves.agent_config(disco103) == eval_agent_config(get_settings_disco())
+    default = __main__.task_of(__main__.parser().parse_args([]))
+    assert port_curves.agent_config(bundled) == default.agent
+    assert eval_loop.EvalConfig(**dataclasses.asdict(bundled.loop)) == default.loop
 
 
-def test_a_life_of_the_port_is_its_evaluation_and_a_slower_port_learns_less():
+def test_a_run_of_the_port_is_its_evaluation_and_a_slower_port_learns_less():
     small = {"num_steps": 12, "batch_size": 8, "replay_ratio": 4, "capacity": 16, "rows": 4, "columns": 3}
-    setting = curves.settings()["embedded"]
-    setting = dataclasses.replace(setting, loop={**setting.loop, **small})
-    told = []
-    for name in ("port", "port+slower"):
-        mine = life_runner.live_through(Life(name, setting, 5), lambda news: None)
-        told.append(mine)
+    small_run = spec.preset("bundled", 5, **small)
+    as_it_is, slower = (from_csv(learners.train(name, small_run), name) for name in ("port", "port+slower"))
     task = __main__.task_of(__main__.parser().parse_args([]))
-    agent, meta_params = dataclasses.replace(task, loop=eval_loop.EvalConfig(**setting.loop)).make()
-    reports = list(eval_loop.live(agent, meta_params, eval_loop.EvalConfig(**setting.loop, seed=5)))
-    assert told[0].caught == tuple(tuple(x > 0 for x in report.episode_returns) for report in reports)
-    assert told[0].frames == told[1].frames == tuple(report.frames for report in reports)
-    assert told[0].caught != told[1].caught
+    agent, meta_params = dataclasses.replace(task, loop=eval_loop.EvalConfig(**small)).make()
+    reports = list(eval_loop.live(agent, meta_params, eval_loop.EvalConfig(**small, seed=5)))
+    assert as_it_is.caught == tuple(tuple(x > 0 for x in report.episode_returns) for report in reports)
+    assert as_it_is.frames == slower.frames == tuple(report.frames for report in reports)
+    assert as_it_is.caught != slower.caught
 
 
 def test_the_originals_settings_are_the_notebooks():
@@ -307,7 +300,7 @@ def test_the_originals_settings_are_the_notebooks():
 
     notebook = agent_lib.get_settings_disco()
     notebook.learning_rate = 1e-2
-    assert agent_settings(curves.settings()["disco103"]).to_dict() == notebook.to_dict()
+    assert agent_settings(spec.preset("disco103")).to_dict() == notebook.to_dict()
 
 
 # The command
@@ -315,15 +308,15 @@ def test_the_originals_settings_are_the_notebooks():
 
 @pytest.fixture
 def command(folder, monkeypatch):
-    """Runs the command with the toy setting, against recorded lives of the toy."""
-    setting = toy_setting(folder)
-    monkeypatch.setattr(curves, "settings", lambda: {"toy": setting})
+    """Runs the command with the toy preset, against recorded runs of the toy."""
+    setting = toy_spec(folder)
+    monkeypatch.setattr(catch_curves, "preset", lambda name: setting)
     monkeypatch.setattr(catch_curves, "DEFAULT", {"toy": Share(4)})
-    made = [life_runner.live_through(Life("toy_learners:same", setting, 50 + i), lambda news: None) for i in range(8)]
+    made = [from_csv(learners.train("toy_learners:same", setting.with_seed(50 + i)), "it") for i in range(8)]
     write_recorded(folder / "fx", setting, dict(enumerate(made)))
 
     def run(*more, out="out"):
-        fixed = ["--recorded", str(folder / "fx"), "--out", str(folder / out), "--jobs", "2"]
+        fixed = ["--recorded", str(folder / "fx"), "--out", str(folder / out), "--jobs", "0"]
         return catch_curves.main([*fixed, *more])
 
     return run
@@ -338,7 +331,7 @@ def test_an_equal_learner_ends_with_0_and_a_slower_one_with_1(folder, command, c
     html = (folder / "out" / "index.html").read_text()
     for name in ("curves.csv", "summary.json", "curves.png"):
         assert (folder / "out" / name).stat().st_size > 100 and name in html
-    summary = json.loads((folder / "out" / "summary.json").read_text())["settings"]["toy"]
+    summary = json.loads((folder / "out" / "summary.json").read_text())["presets"]["toy"]
     assert summary["candidates"]["toy_learners:slow"]["verdict"] == "different"
     assert len(summary["original"]["missed"]) == 8 and summary["power"][0]["seeds"] == 3
 
@@ -368,12 +361,12 @@ KILLED = """
 if __name__ == "__main__":  # the processes that are started import this file, too
     import json, sys
     from pathlib import Path
-    from parity import curves
-    from reports import catch_curves
+    from parity.runs.spec import RunSpec
+    from reports.catch_curves import command as catch_curves
 
     folder = Path(sys.argv[1])
-    setting = curves.Setting(**json.loads((folder / "setting.json").read_text()))
-    curves.settings = lambda: {"toy": setting}
+    spec = RunSpec.from_json(json.loads((folder / "spec.json").read_text()))
+    catch_curves.preset = lambda name: spec
     catch_curves.DEFAULT = {"toy": catch_curves.Share(3)}
     fixed = ["--impl", "toy_learners:same", "--recorded", str(folder / "fx"), "--jobs", "1"]
     raise SystemExit(catch_curves.main([*fixed, "--out", sys.argv[2]]))
@@ -383,7 +376,7 @@ if __name__ == "__main__":  # the processes that are started import this file, t
 def test_a_killed_run_goes_on_and_gives_the_same_figures_to_the_last_bit(folder, command):
     script = folder / "killed.py"
     script.write_text(KILLED)
-    (folder / "setting.json").write_text(json.dumps(dataclasses.asdict(toy_setting(folder))))
+    (folder / "spec.json").write_text(json.dumps(toy_spec(folder).as_json()))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
 
     def run():
@@ -393,10 +386,10 @@ def test_a_killed_run_goes_on_and_gives_the_same_figures_to_the_last_bit(folder,
     (folder / "begun").unlink()
     (folder / "kill").write_text("")
     assert run().returncode == -9
-    assert begun(folder) == [0, 1] and len(list(folder.glob("out/lives/*.csv"))) == 1
+    assert begun(folder) == [0, 1] and len(list(folder.glob("out/runs/*.csv"))) == 1
     done = run()
     assert done.returncode in (0, 1), done.stderr
-    assert "1 of 3 lives had ended before" in done.stderr
+    assert "training runs: 1 of 3 had ended before" in done.stderr
     assert begun(folder) == [0, 1, 1, 2]
     assert command("--impl", "toy_learners:same", "--seeds", "3", out="whole") == done.returncode
     for name in ("curves.csv", "summary.json"):
@@ -406,41 +399,35 @@ def test_a_killed_run_goes_on_and_gives_the_same_figures_to_the_last_bit(folder,
 # The recorder
 
 
-def test_recording_a_setting_again_leaves_the_others_and_removes_what_is_gone(tmp_path, monkeypatch):
+def test_recording_a_preset_again_leaves_the_others_and_removes_what_is_gone(tmp_path, monkeypatch):
     monkeypatch.setattr(recorder, "provenance", lambda: {"packages": {}})
-    one = toy_setting(tmp_path, 40)
-    other = dataclasses.replace(one, name="other")
-    work = Work(tmp_path / "work")
-    work.folder.mkdir()
-    for setting, seeds in ((one, 3), (other, 1), (one, 2)):
-        ended = [Life("toy_learners:same", setting, seed) for seed in range(seeds)]
-        monkeypatch.setattr(life_runner, "code_digest", lambda name: "the same")
-        for life in ended:
-            work.path(life).write_bytes(to_csv(curve(life.seed)))
-        recorder.keep(setting, ended, work, tmp_path / "fx")
+    one, other = toy_spec(tmp_path, 40), toy_spec(tmp_path, 40, "other")
+    for toy, seeds in ((one, 3), (other, 1), (one, 2)):
+        recorder.keep(toy, {seed: curve(seed) for seed in range(seeds)}, tmp_path / "fx")
     recorded = Recorded(tmp_path / "fx")
-    assert sorted(recorded.settings()) == ["other", "toy"]
+    assert sorted(recorded.presets()) == ["other", "toy"]
     assert recorded.curves(one) == {0: curve(0), 1: curve(1)} and recorded.curves(other) == {0: curve(0)}
     assert len(list((tmp_path / "fx").glob("*.csv"))) == 3
 
 
-def test_recording_one_setting_leaves_the_unfinished_lives_of_another(folder, monkeypatch):
-    monkeypatch.setattr(curves, "settings", lambda: {"toy": toy_setting(folder)})
+def test_recording_one_preset_leaves_the_unfinished_runs_of_another(folder, monkeypatch):
+    monkeypatch.setattr(recorder, "PRESETS", ("toy",))
+    monkeypatch.setattr(recorder, "preset", lambda name: toy_spec(folder))
     monkeypatch.setattr(recorder, "LEARNER", "toy_learners:same")
     monkeypatch.setattr(recorder, "_require_original", lambda: None)
     monkeypatch.setattr(recorder, "provenance", lambda: {"packages": {}})
     unfinished = folder / "fx" / ".recording" / "original_other_seed0_abc.csv"
     unfinished.parent.mkdir(parents=True)
     unfinished.write_text("of another recording")
-    assert reference_main(["curves", "--seeds", "2", "--jobs", "2", "--out", str(folder / "fx")]) == 0
-    assert list(Recorded(folder / "fx").curves(toy_setting(folder))) == [0, 1]
+    assert reference_main(["curves", "--seeds", "2", "--jobs", "0", "--out", str(folder / "fx")]) == 0
+    assert list(Recorded(folder / "fx").curves(toy_spec(folder))) == [0, 1]
     assert list(unfinished.parent.iterdir()) == [unfinished]
 
 
 def test_an_original_that_is_not_genuine_is_not_recorded(tmp_path, monkeypatch, capsys):
     absent = dataclasses.replace(recorder.identity.identify(search_path=[]), message="It is not there.")
     monkeypatch.setattr(recorder.identity, "identify", lambda: absent)
-    assert reference_main(["curves", "--weights", "actor_critic", "--out", str(tmp_path / "fx")]) == 2
+    assert reference_main(["curves", "--presets", "actor_critic", "--out", str(tmp_path / "fx")]) == 2
     assert "genuine original only. It is not there." in capsys.readouterr().err
     assert not (tmp_path / "fx").exists()
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -17,10 +15,6 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from parity.errors import CannotRun
-from parity.runs import curves, spread
-from parity.runs.life_runner import Life, Work
-from parity.runs.spread import Place
 from port import Agent, distributed, trees
 from port.distributed import Averaging, RankLost, in_threads
 from port.environments import Catch
@@ -177,41 +171,6 @@ def test_without_torchrun_there_is_nobody_to_average_with(monkeypatch: pytest.Mo
 def test_what_torch_says_is_cut_to_its_first_words():
     told = RuntimeError("[gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:1. Check the logs.\nmore")
     assert distributed._first_words(told) == "Connection closed by peer [127.0.0.1]:1"
-
-
-def lives(seeds: int) -> list[Life]:
-    return [Life("port", curves.settings()["actor_critic"].shortened(3), seed) for seed in range(seeds)]
-
-
-def test_every_life_is_lived_by_one_rank():
-    shares = [spread.share(lives(5), Place(rank, 2, 2)) for rank in range(2)]
-    assert [len(each) for each in shares] == [3, 2]
-    assert sorted(life.seed for each in shares for life in each) == [0, 1, 2, 3, 4]
-    assert spread.place({}) == Place(0, 1, 1)
-    assert spread.place({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}) == Place(3, 4, 2)
-
-
-def test_the_first_rank_does_not_wait_for_one_that_has_fallen_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(spread, "BEAT", 0.01)
-    now = iter(range(0, 10_000, 7))
-    with pytest.raises(CannotRun, match="Rank 0 of 2 has not been heard of for 60 s, and port/actor_critic/seed 0"):
-        spread.wait(lives(2), Work(tmp_path), Place(0, 2, 2), clock=lambda: float(next(now)))
-
-
-def test_a_rank_that_lives_is_heard_and_tells_why_it_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(spread, "BEAT", 0.01)
-    work = Work(tmp_path / "lives")
-
-    def live() -> None:
-        with spread.heard(work, Place(1, 2, 2)):
-            first = (work.folder / "rank1.alive").read_text()
-            while (work.folder / "rank1.alive").read_text() in ("", first):
-                time.sleep(0.01)
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(5)
-
-    with pytest.raises(CannotRun, match="Rank 1 of 2 stops: another process of this run has ended, or the run was"):
-        live()
 
 
 FLAGS = {"envs": 2, "batch_size": 4, "rollout_length": 6, "capacity": 16, "checkpoint_every": 4, "seed": 3}

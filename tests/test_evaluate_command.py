@@ -91,31 +91,31 @@ def test_fewer_solved_seeds_than_asked_for_end_with_1(done):
 
 def test_the_summary_says_what_was_run(done):
     found = json.loads((done[1] / "summary.json").read_text())
-    assert [life["seed"] for life in found["seeds"]] == [3, 5]
+    assert [run["seed"] for run in found["seeds"]] == [3, 5]
     assert (found["rule"], found["solved"], found["bar"]) == ("disco", 0, 1.01)
     assert found["weights"].endswith("rule.npz")
     assert found["agent"]["learning_rate"] == 0.005 and found["agent"]["meta_net"]["hidden_size"] == 6
     assert found["loop"]["rows"] == 4 and found["loop"]["num_steps"] == 34
 
 
-def test_curves_are_those_of_a_life_in_this_process(done, folder):
+def test_curves_are_those_of_a_run_in_this_process(done, folder):
     before = torch.get_num_threads()
     try:
-        life = multi_seed.run_one(read(*command(folder, "unused")), 5)
+        alone = multi_seed.run_one(read(*command(folder, "unused")), 5)
     finally:
         torch.set_num_threads(before)
     with (done[1] / "seed_5.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 34
-    for name, values in {**life.columns, "catch_rate": life.catch_rates}.items():
+    for name, values in {**alone.columns, "catch_rate": alone.catch_rates}.items():
         assert [row[name] for row in rows] == [f"{x:.9g}" for x in values], name
     assert np.isfinite([float(row["total_loss"]) for row in rows[-2:]]).all()
 
 
 def test_the_first_step_at_the_bar_is_found():
-    life = multi_seed.Life(0, 0.9, np.array([np.nan, 0.2, 0.95, 0.9]), {})
-    assert life.solved_at(0.95) == 3
-    assert life.solved_at(0.99) is None
+    run = multi_seed.Run(0, 0.9, np.array([np.nan, 0.2, 0.95, 0.9]), {})
+    assert run.solved_at(0.95) == 3
+    assert run.solved_at(0.99) is None
 
 
 def test_the_verdict_is_in_words(done, capsys):

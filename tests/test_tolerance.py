@@ -89,12 +89,11 @@ DEFINES_IT = {
 # Comparisons with a small number that decide nothing about numbers being equal.
 ALLOWED = {
     ("parity/tolerance.py", "sigma > UNINFORMATIVE * scale_of(truth)"): "part of the rule: which elements say nothing",
-    ("parity/runs/curves.py", "name in FULL_SIZE"): "a key of settings",
+    ("parity/runs/spec.py", "name in DISCO103_AGENT"): "a key of settings",
     (
         "parity/mutants/diagnose.py",
         "row.max_rel <= 0.01 * self.worst.max_rel",
     ): "how well a known mistake explains an error",
-    ("parity/runs/life_runner.py", "share > 0.01"): "progress, when to estimate the time that is left",
     ("parity/test_meta_updates.py", "moved > 0.001"): "that something was learned at all",
 }
 

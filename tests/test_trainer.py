@@ -15,9 +15,11 @@ from port import trees
 from port.agent import Agent
 from port.config import PolicyGradientConfig, get_settings_actor_critic
 from port.environments import Catch
+from port.evaluate import eval_loop
 from port.evaluate.eval_loop import EvalConfig
 from port.examples import own_network, step_functions
-from port.train import CatchWorld, StepFunctions, TrainConfig, Trainer, checkpoint, load_rule
+from port.storage import checkpoint
+from port.train import CatchWorld, StepFunctions, TrainConfig, Trainer, load_rule
 from tests.small_rule import AGENT, CONFIG, meta_params, same
 
 
@@ -47,7 +49,7 @@ MAKERS = {"catch": catch_trainer, "functions": corridor_trainer, "gymnasium": gy
 def test_on_catch_it_is_the_evaluation_loop_to_the_last_bit():
     loop = EvalConfig(num_steps=12, batch_size=4, rollout_length=6, replay_ratio=2, capacity=16, rows=4, columns=3)
     agent = Agent(AGENT, (4, 3, 1), 3)
-    *_, last = loop.live(agent, meta_params(), loop)
+    *_, last = eval_loop.live(agent, meta_params(), loop)
     trainer = catch_trainer(checkpoint_every=0)
     trainer.run(12)
     assert same(trees.flatten(trainer.state), trees.flatten(last.state))
@@ -150,7 +152,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path):
     catch_trainer(tmp_path).run(3)
     path = tmp_path / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match="is damaged"):
         catch_trainer(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Two lives side by side: the first action that differs, losses, and how far the parameters have drifted apart."""
+"""Two runs in comparison: the first action that differs, losses, and how far the parameters have drifted apart."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from parity.errors import FixtureError
-from parity.runs.trace import LOGS, FirstDifference, Tape, first_difference
+from parity.runs.trace import LOGS, FirstDifference, Trace, first_difference
 
 FLOOR = {"float32": 1e-9, "float64": 1e-15}  # of a sketch's own rounding, relative to the parameters
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A life held against another one of the same description.
+    """A trace in comparison with the reference trace of the same run.
 
     Attributes:
-        tape: name of the one that was followed.
-        dtype: of that one.
-        steps: that both lived.
+        reference: its name.
+        dtype: of the reference.
+        steps: that both have.
         actions: that were compared, up to the first that differs.
         first: the first action that differs, if one does.
         loss: [steps], distance of the losses; NaN before learning starts.
@@ -28,7 +28,7 @@ class Comparison:
         has_learned: [steps], whether there was a learner step.
     """
 
-    tape: str
+    reference: str
     dtype: str
     steps: int
     actions: int
@@ -39,7 +39,7 @@ class Comparison:
 
     @property
     def together(self) -> int:
-        """Steps that were lived before the first different action."""
+        """Steps before the first different action."""
         return self.steps if self.first is None else self.first.step
 
     @property
@@ -48,18 +48,18 @@ class Comparison:
         return float("inf") if self.first is None else self.first.step + 1.0
 
 
-def compare(ref: Tape, got: Tape) -> Comparison:
-    """Holds one life against another."""
-    if ref.life != got.life:
-        raise FixtureError(f"{got.name} and {ref.name} are not tapes of the same life.")
+def compare(ref: Trace, got: Trace) -> Comparison:
+    """Compares a trace with a reference."""
+    if ref.spec != got.spec:
+        raise FixtureError(f"{got.name} and {ref.name} are not traces of the same run.")
     steps = min(ref.steps, got.steps)
-    parted = np.flatnonzero((ref.actions[:steps] != got.actions[:steps]).any(axis=(1, 2)))
+    diverged = np.flatnonzero((ref.actions[:steps] != got.actions[:steps]).any(axis=(1, 2)))
     first = None
-    if len(parted):
-        first = first_difference(int(parted[0]), ref.actions[parted[0]], got.actions[parted[0]])
+    if len(diverged):
+        first = first_difference(int(diverged[0]), ref.actions[diverged[0]], got.actions[diverged[0]])
         if got.first is not None and first is not None and got.first[:3] == first[:3]:
             first = got.first  # which knows the margin too
-    L, B = ref.life.acted
+    L, B = ref.spec.rollout_shape
     same = steps * L * B if first is None else (first.step * L + first.time) * B + first.environment
     norms = ref.logs[:steps, LOGS.index("parameter_norm")]
     drift = np.linalg.norm(ref.sketches[:steps] - got.sketches[:steps], axis=1) / norms
@@ -68,7 +68,7 @@ def compare(ref: Tape, got: Tape) -> Comparison:
 
 
 def drift_ratio(own: Comparison, others: Sequence[Comparison]) -> float:
-    """How many times further a life drifts than others do from the same tape, while all still act alike.
+    """How many times further a run drifts than others do from the same reference, while all still act alike.
 
     The median over learner steps of the drift over the others' largest drift; NaN where there is no such step.
     """

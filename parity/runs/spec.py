@@ -1,32 +1,42 @@
-"""Lives on Catch: which rule, which weights, which seed, which sizes; and the noise that decides their actions.
+"""Training runs on Catch: rule, weights, seed, sizes and loop, in one record; and the noise that decides actions.
 
-A life is told completely by its description. Both sides, the original and an implementation that is held to it, make
-everything else from that: `loop` in the words of the evaluation notebook, `settings` in those of the registry.
+A run follows from its `RunSpec` alone. The original, the port and any other implementation make everything else from
+it: `agent` and `loop` are in words that any framework can follow, `settings` in those of the registry of layers.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from parity.errors import FixtureError
-from parity.goldens.check import disco103
+from parity import weights
+from parity.errors import FixtureError, WeightsMissing
 from parity.goldens.store import FIXTURES
 from parity.layers import params
 from parity.layers.learning import LEARNER
 from parity.layers.rules import LEARNER as AC_LEARNER
 from parity.layers.spec import Arrays, Settings
 
-EMBEDDED = FIXTURES / "weights" / "catch_rule.npz"
-KINDS = ("disco103", "embedded", "actor_critic")
+BUNDLED = FIXTURES / "weights" / "catch_rule.npz"
 NUM_ACTIONS = 3
-# Only fresh experience, from 64 environments. Soon after 120 steps (222,720 actions) the original parts from itself,
-# even in float64, when its initial parameters are moved by one unit in the last place.
-ON_POLICY = {"num_steps": 120, "replay_ratio": 1, "capacity": 64}
+TITLES = {"disco103": "Disco103", "bundled": "the bundled rule", "actor_critic": "actor-critic"}
+PRESETS = tuple(TITLES)
+SECONDS = {"disco103": 0.3, "bundled": 0.045, "actor_critic": 0.012}  # a step takes about, on one core
+# From 64 environments. Soon after 120 steps (222,720 actions) the original diverges from itself, even in float64, when
+# its initial parameters are perturbed by one unit in the last place.
+LOCKSTEP_STEPS = {"actor_critic": 120}
+DISCO103_AGENT: dict[str, Any] = {
+    **{"learning_rate": 1e-2, "dense": (512, 512), "head_mlp_hiddens": (128,), "lstm_size": 128},
+    **{"num_bins": 601, "max_abs_value": 300.0, "prediction_size": 600, "hidden_size": 256, "meta_hidden_size": 128},
+}
+ACTOR_CRITIC_AGENT = {"learning_rate": 5e-3, "dense": (64, 32, 32), "entropy_cost": 0.01, "normalize_adv": True}
+LETTERS = {"prediction_size": "P", "num_bins": "K", "hidden_size": "H", "meta_hidden_size": "M"}  # in the registry
 
 
 @dataclass(frozen=True)
@@ -44,120 +54,157 @@ class Loop:
 
     @property
     def num_envs(self) -> int:
-        """Environments that act side by side."""
+        """Environments that act in parallel."""
         return self.batch_size // self.replay_ratio
 
 
 @dataclass(frozen=True)
-class Life:
-    """What a life is.
+class RunSpec:
+    """A training run. Its precision is the caller's choice.
 
     Attributes:
-        name: of its files.
-        rule: disco or actor_critic.
-        weights: of the rule: disco103, embedded or none.
+        preset: where it comes from.
+        rule: `disco` or `actor_critic`.
+        weights: `disco103`, `bundled`, or None for a rule without weights.
         seed: of parameters, actions and balls.
-        loop: the evaluation's.
-        settings: of the learner step, as the registry names them.
+        agent: learning rate and sizes of the agent, sizes of the meta-network, options of the rule.
+        loop: of the evaluation.
     """
 
-    name: str
+    preset: str
     rule: str
-    weights: str
+    weights: str | None
     seed: int
-    loop: Loop
-    settings: Settings
+    agent: Mapping[str, Any]
+    loop: Loop = Loop()
+
+    def __post_init__(self) -> None:
+        plain = {name: tuple(x) if isinstance(x, list) else x for name, x in self.agent.items()}
+        object.__setattr__(self, "agent", plain)
 
     @property
-    def acted(self) -> tuple[int, int]:
+    def name(self) -> str:
+        """E.g. `bundled_seed0`."""
+        return f"{self.preset}_seed{self.seed}"
+
+    @property
+    def title(self) -> str:
+        """The preset, for readers."""
+        return TITLES.get(self.preset, self.preset)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of the loop."""
+        return self.loop.num_steps
+
+    @property
+    def seconds(self) -> float:
+        """About how long the run takes on one core."""
+        return self.num_steps * SECONDS.get(self.preset, 0.1)
+
+    @property
+    def rollout_shape(self) -> tuple[int, int]:
         """Steps and environments of a rollout, (L, B)."""
         return self.loop.rollout_length, self.loop.num_envs
 
+    @property
+    def settings(self) -> Settings:
+        """Settings of the learner step, as the registry names them."""
+        sizes = {LETTERS.get(name, name): x for name, x in self.agent.items()}
+        scalar = {"K": 1, "categorical_value": False, "nonlinear_value_transform": False, "max_abs_value": 300.0}
+        rule = {**LEARNER, **params.FULL_SIZE} if self.rule == "disco" else {**AC_LEARNER, **scalar}
+        seen = {"obs": (self.loop.rows, self.loop.columns, 1), "T": self.loop.rollout_length - 1}
+        batch = {"B": self.loop.batch_size, "A": NUM_ACTIONS, "is_meta_training": False}
+        plain: Settings = json.loads(json.dumps({**rule, **sizes, **seen, **batch}))
+        return plain
+
+    def with_seed(self, seed: int) -> RunSpec:
+        """The same run from another seed."""
+        return replace(self, seed=seed)
+
+    def with_steps(self, num_steps: int | None) -> RunSpec:
+        """The same run with that many steps; itself for None."""
+        return self if num_steps is None else replace(self, loop=replace(self.loop, num_steps=num_steps))
+
     def as_json(self) -> dict[str, Any]:
-        """The description for a manifest."""
+        """The record for a manifest."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return plain
 
     @staticmethod
-    def from_json(entry: dict[str, Any]) -> Life:
+    def from_json(entry: Mapping[str, Any]) -> RunSpec:
         """The inverse of `as_json`."""
-        return Life(**{**entry, "loop": Loop(**entry["loop"])})
+        return RunSpec(**{**entry, "loop": Loop(**entry["loop"])})
+
+    def weights_path(self) -> Path:
+        """The file of the rule's weights, verified; WeightsMissing or FixtureError says what is wrong."""
+        if self.weights == "bundled":
+            return _bundled_path()
+        try:
+            path: Path = weights.find_weights(download=False).path
+            return path
+        except weights.WeightsMissingError as error:
+            raise WeightsMissing(str(error)) from None
+        except weights.WeightsError as error:
+            raise FixtureError(f"Disco103's weights cannot be used: {error}") from None
+
+    def meta_params(self) -> Arrays:
+        """The rule's weights by the original's names; none for a rule without weights."""
+        if not self.weights:
+            return {}
+        with np.load(self.weights_path(), allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        if params.meta(self.settings) != {name: array.shape for name, array in arrays.items()}:
+            raise FixtureError(f"{self.name}: its settings are not the sizes of the weights {self.weights}.")
+        return arrays
+
+
+def preset(name: str, seed: int = 0, agent: Mapping[str, Any] | None = None, **loop: int) -> RunSpec:
+    """A run of the notebook's loop (for actor-critic one in which it learns).
+
+    Args:
+        name: disco103, bundled or actor_critic.
+        seed: of everything but the replay.
+        agent: sizes and options other than the preset's.
+        **loop: fields of `Loop` other than the preset's.
+    """
+    if name not in PRESETS:
+        raise ValueError(f"There is no preset {name!r}; there are: {', '.join(PRESETS)}.")
+    if name == "actor_critic":  # learns from fresh experience only
+        on_policy = Loop(**{"num_steps": 300, "replay_ratio": 1, "capacity": 64, **loop})
+        return RunSpec(name, name, None, seed, {**ACTOR_CRITIC_AGENT, **(agent or {})}, on_policy)
+    sizes = DISCO103_AGENT if name == "disco103" else _bundled_agent()
+    return RunSpec(name, "disco", name, seed, {**sizes, **(agent or {})}, Loop(**loop))
+
+
+def lockstep_preset(name: str, seed: int, num_steps: int | None = None) -> RunSpec:
+    """A preset, as long as its runs are compared action by action."""
+    return preset(name, seed).with_steps(num_steps or LOCKSTEP_STEPS.get(name))
+
+
+def new_name(name: str) -> str:
+    """The name of a preset, which may be given as it was called before."""
+    return "bundled" if name == "embedded" else name
 
 
 def _card() -> dict[str, Any]:
-    path = EMBEDDED.with_suffix(".json")
+    path = BUNDLED.with_suffix(".json")
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError) as problem:
+        card: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return card
+    except (OSError, ValueError) as problem:
         raise FixtureError(f"{path} cannot be read ({problem}). Restore it: `git checkout -- fixtures`.") from None
-    return found
 
 
-def _embedded_sizes() -> Settings:
-    card = _card()
-    same = ("max_abs_value", "dense", "head_mlp_hiddens", "lstm_size", "learning_rate")
-    sizes = {
-        "P": card["prediction_size"],
-        "K": card["num_bins"],
-        "H": card["hidden_size"],
-        "M": card["meta_hidden_size"],
-    }
-    return {**params.FULL_SIZE, **sizes, **{name: card[name] for name in same}}
+def _bundled_agent() -> dict[str, Any]:
+    return {name: value for name, value in _card().items() if name in DISCO103_AGENT}
 
 
-def _sizes(kind: str) -> Settings:
-    """Sizes and costs; those of the notebook for Disco103, those under which it learns for actor-critic."""
-    if kind == "disco103":
-        return {**LEARNER, **params.FULL_SIZE, "max_abs_value": 300.0, "learning_rate": 1e-2}
-    if kind == "embedded":
-        return {**LEARNER, **_embedded_sizes()}
-    scalar = {"K": 1, "categorical_value": False, "nonlinear_value_transform": False, "max_abs_value": 300.0}
-    learning = {"normalize_adv": True, "entropy_cost": 0.01, "learning_rate": 5e-3, "dense": (64, 32, 32)}
-    return {**AC_LEARNER, **scalar, **learning}
-
-
-def life(kind: str, seed: int, sizes: Settings | None = None, **loop: int) -> Life:
-    """A life of one of the kinds: the notebook's loop (for actor-critic one in which it learns), and what is changed.
-
-    Args:
-        kind: disco103, embedded or actor_critic.
-        seed: of everything but the replay.
-        sizes: of agent and rule, other than the kind's.
-        **loop: fields of `Loop`, other than the kind's.
-    """
-    if kind not in KINDS:
-        raise ValueError(f"There is no life of kind {kind!r}; there are: {', '.join(KINDS)}.")
-    is_disco = kind != "actor_critic"
-    chosen = Loop(**({} if is_disco else ON_POLICY) | loop)
-    seen = {"obs": (chosen.rows, chosen.columns, 1), "T": chosen.rollout_length - 1, "B": chosen.batch_size}
-    settings = {**_sizes(kind), **(sizes or {}), **seen, "A": NUM_ACTIONS, "is_meta_training": False}
-    plain: Settings = json.loads(json.dumps(settings))
-    rule, weights = ("disco", kind) if is_disco else ("actor_critic", "none")
-    return Life(f"{kind}_seed{seed}", rule, weights, seed, chosen, plain)
-
-
-def kind_of(of: Life) -> str:
-    """The kind that a life is of, as its name says."""
-    return of.name.rpartition("_seed")[0]
-
-
-def _embedded() -> Arrays:
-    content = EMBEDDED.read_bytes() if EMBEDDED.is_file() else b""
+def _bundled_path() -> Path:
+    content = BUNDLED.read_bytes() if BUNDLED.is_file() else b""
     if hashlib.sha256(content).hexdigest() != _card()["sha256"]:
-        raise FixtureError(f"{EMBEDDED} is missing or damaged. Restore it: `git checkout -- fixtures`.")
-    with np.load(EMBEDDED, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
-
-
-def meta_params(of: Life) -> Arrays:
-    """The rule's weights by the original's names; `WeightsMissing` where Disco103's are not on this machine."""
-    if of.rule != "disco":
-        return {}
-    found = disco103() if of.weights == "disco103" else _embedded()
-    shapes = params.meta(of.settings)
-    if shapes != {name: array.shape for name, array in found.items()}:
-        raise FixtureError(f"{of.name}: its settings are not the sizes of the weights {of.weights}.")
-    return found
+        raise FixtureError(f"{BUNDLED} is missing or damaged. Restore it: `git checkout -- fixtures`.")
+    return BUNDLED
 
 
 def gumbel(uniform: np.ndarray) -> np.ndarray:

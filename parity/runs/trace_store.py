@@ -1,8 +1,8 @@
-"""The files in which the original's lives are kept, written atomically and read with every digest checked.
+"""The files in which the original's traces are kept, written atomically and read with every digest checked.
 
-`fixtures/tapes/manifest.json` says where everything came from. Beside it lie safetensors files: the initial parameters
-of each life, once, in float32; and its tapes, `LIFE.float32` and `LIFE.float64`, and `LIFE.float32.moved1` and so on,
-the same life with every initial parameter moved by one unit in the last place.
+`fixtures/traces/manifest.json` holds their provenance. The safetensors files with it are the initial parameters of each
+run, once, in float32; its traces, `RUN.float32` and `RUN.float64`; and `RUN.float32.perturbed1` and so on, the same run
+with every initial parameter perturbed by one unit in the last place.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from parity.errors import FixtureError
 from parity.files import canonical, write_atomically
 from parity.goldens.store import FIXTURES, manifest_bytes
 from parity.layers.spec import Arrays
-from parity.runs.spec import Life
-from parity.runs.trace import Tape, tape_bytes, tape_from, tape_name
+from parity.runs.spec import RunSpec
+from parity.runs.trace import Trace, trace_bytes, trace_from, trace_name
 
 T = TypeVar("T")
 
-FORMAT = 1
-TAPES = FIXTURES / "tapes"
-REMEDY = "Restore it with `git checkout -- fixtures`, or record again with `python -m reference tape`."
+FORMAT = 2
+TRACES = FIXTURES / "traces"
+REMEDY = "Restore it with `git checkout -- fixtures`, or record again with `python -m reference trace`."
 
 
 @dataclass
-class TapeStore:
-    """Reads and writes tapes; nothing comes out that was not checked against the manifest."""
+class TraceStore:
+    """Reads and writes traces; nothing comes out that was not checked against the manifest."""
 
-    root: Path = TAPES
+    root: Path = TRACES
     _manifest: dict[str, Any] | None = field(default=None, repr=False)
 
     @property
@@ -58,7 +58,7 @@ class TapeStore:
             body = {key: value for key, value in content.items() if key != "digest"}
             is_intact = hashlib.sha256(canonical(body).encode()).hexdigest() == content["digest"]
         except FileNotFoundError:
-            raise FixtureError(f"{self.path} is missing: there are no tapes. {REMEDY}") from None
+            raise FixtureError(f"{self.path} is missing: there are no traces. {REMEDY}") from None
         except (ValueError, KeyError, AttributeError) as error:
             raise FixtureError(f"{self.path} is damaged ({type(error).__name__}: {error}). {REMEDY}") from None
         if not is_intact:
@@ -67,37 +67,42 @@ class TapeStore:
             raise FixtureError(f"{self.path} has format {content['format']}; this version reads format {FORMAT}.")
         return content
 
-    def lives(self) -> dict[str, Life]:
-        """The recorded lives by name."""
-        return {name: Life.from_json(entry["life"]) for name, entry in self.manifest["lives"].items()}
+    @property
+    def _runs(self) -> dict[str, Any]:
+        runs: dict[str, Any] = self.manifest["runs"]
+        return runs
 
-    def tapes(self, life: str) -> list[tuple[str, int]]:
-        """Dtype and direction of each tape of a life, the unmoved ones first."""
-        found = self.manifest["lives"][life]["tapes"].values()
-        return sorted(((entry["dtype"], entry["direction"]) for entry in found), key=lambda of: of[::-1])
+    def specs(self) -> dict[str, RunSpec]:
+        """The recorded runs by name."""
+        return {name: RunSpec.from_json(entry["spec"]) for name, entry in self._runs.items()}
 
-    def has_life(self, life: Life) -> bool:
-        """Whether this very life was begun."""
-        entry = self.manifest["lives"].get(life.name)
-        return entry is not None and entry["life"] == life.as_json()
+    def traces(self, run: str) -> list[tuple[str, int]]:
+        """Dtype and direction of each trace of a run, the unperturbed ones first."""
+        entries = self._runs[run]["traces"].values()
+        return sorted(((entry["dtype"], entry["direction"]) for entry in entries), key=lambda trace: trace[::-1])
 
-    def has(self, life: Life, dtype: str, direction: int = 0) -> bool:
-        """Whether this tape of this very life was recorded."""
-        return self.has_life(life) and tape_name(life, dtype, direction) in self.manifest["lives"][life.name]["tapes"]
+    def has_run(self, spec: RunSpec) -> bool:
+        """Whether this very run was begun."""
+        entry = self._runs.get(spec.name)
+        return entry is not None and entry["spec"] == spec.as_json()
 
-    def params(self, life: str) -> Arrays:
+    def has(self, spec: RunSpec, dtype: str, direction: int = 0) -> bool:
+        """Whether this trace of this very run was recorded."""
+        return self.has_run(spec) and trace_name(spec, dtype, direction) in self._runs[spec.name]["traces"]
+
+    def params(self, run: str) -> Arrays:
         """Initial parameters by the original's names, float32."""
-        content = self._checked(f"{life}.params", self.manifest["lives"][life]["params"])
-        return self._parsed(f"{life}.params", load_tensors, content)
+        content = self._checked(f"{run}.params", self._runs[run]["params"])
+        return self._parsed(f"{run}.params", load_tensors, content)
 
-    def load(self, life: str, dtype: str, direction: int = 0) -> Tape:
-        """Reads a tape."""
-        of = self.lives()[life]
-        name = tape_name(of, dtype, direction)
-        if name not in self.manifest["lives"][life]["tapes"]:
-            raise FixtureError(f"There is no tape {name} in {self.root}; `python -m reference tape` records it.")
-        content = self._checked(name, self.manifest["lives"][life]["tapes"][name])
-        return self._parsed(name, lambda raw: tape_from(raw, of, dtype, direction), content)
+    def load(self, run: str, dtype: str, direction: int = 0) -> Trace:
+        """Reads a trace."""
+        spec = self.specs()[run]
+        name = trace_name(spec, dtype, direction)
+        if name not in self._runs[run]["traces"]:
+            raise FixtureError(f"There is no trace {name} in {self.root}; `python -m reference trace` records it.")
+        content = self._checked(name, self._runs[run]["traces"][name])
+        return self._parsed(name, lambda raw: trace_from(raw, spec, dtype, direction), content)
 
     def _file(self, name: str) -> Path:
         return self.root / f"{name}.safetensors"
@@ -116,45 +121,47 @@ class TapeStore:
         try:
             return parse(content)
         except (SafetensorError, ValueError, TypeError, KeyError) as error:
-            raise FixtureError(f"{self._file(name)} holds no tape ({error}). {REMEDY}") from None
+            raise FixtureError(f"{self._file(name)} holds no trace ({error}). {REMEDY}") from None
 
     def begin(self, provenance: dict[str, Any]) -> None:
         """Makes sure that what is added goes with what is there: same original, packages and flags."""
         if not self.path.is_file():
-            self._write_manifest({**provenance, "format": FORMAT, "lives": {}})
+            self._write_manifest({**provenance, "format": FORMAT, "runs": {}})
             return
         stale = [key for key in provenance if self.manifest.get(key) != provenance[key]]
         if stale:
             raise FixtureError(
-                f"The tapes in {self.root} were recorded with other {', '.join(stale)}; record into another folder."
+                f"The traces in {self.root} were recorded with other {', '.join(stale)}; record into another folder."
             )
 
-    def write_params(self, life: Life, params: Arrays) -> None:
-        """Starts a life that is not there yet, or is another one under this name, whose tapes are then dropped."""
-        if self.has_life(life):
+    def write_params(self, spec: RunSpec, params: Arrays) -> None:
+        """Begins a run that is not there yet, or is another one under this name, whose traces are then dropped."""
+        if self.has_run(spec):
             return
-        known = self.manifest["lives"].get(life.name)
+        replaced = self._runs.get(spec.name, {"traces": {}})
         content = save_tensors({name: np.ascontiguousarray(x, np.float32) for name, x in sorted(params.items())})
-        write_atomically(self._file(f"{life.name}.params"), content)
-        entry = {"life": life.as_json(), "params": {"sha256": hashlib.sha256(content).hexdigest()}, "tapes": {}}
-        self._write_manifest({**self.manifest, "lives": {**self.manifest["lives"], life.name: entry}})
-        for name in known["tapes"] if known else ():
+        write_atomically(self._file(f"{spec.name}.params"), content)
+        digest = {"sha256": hashlib.sha256(content).hexdigest()}
+        self._write_run(spec.name, {"spec": spec.as_json(), "params": digest, "traces": {}})
+        for name in replaced["traces"]:
             self._file(name).unlink(missing_ok=True)
 
-    def write(self, tape: Tape) -> None:
-        """Adds a tape to a life that was started."""
-        content = tape_bytes(tape)
-        write_atomically(self._file(tape.name), content)
+    def write(self, trace: Trace) -> None:
+        """Adds a trace to a run that was begun."""
+        content = trace_bytes(trace)
+        write_atomically(self._file(trace.name), content)
         entry = {
             "sha256": hashlib.sha256(content).hexdigest(),
-            "dtype": tape.dtype,
-            "direction": tape.direction,
-            "steps": tape.steps,
-            "first": None if tape.first is None else list(tape.first[:3]),
+            "dtype": trace.dtype,
+            "direction": trace.direction,
+            "steps": trace.steps,
+            "first": None if trace.first is None else list(trace.first[:3]),
         }
-        life = self.manifest["lives"][tape.life.name]
-        life = {**life, "tapes": {**life["tapes"], tape.name: entry}}
-        self._write_manifest({**self.manifest, "lives": {**self.manifest["lives"], tape.life.name: life}})
+        run = self._runs[trace.spec.name]
+        self._write_run(trace.spec.name, {**run, "traces": {**run["traces"], trace.name: entry}})
+
+    def _write_run(self, name: str, entry: dict[str, Any]) -> None:
+        self._write_manifest({**self.manifest, "runs": {**self._runs, name: entry}})
 
     def _write_manifest(self, content: dict[str, Any]) -> None:
         write_atomically(self.path, manifest_bytes(content))

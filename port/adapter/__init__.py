@@ -107,9 +107,9 @@ class Port(TorchImplementation):
         """The layer's outputs."""
         return super().run(layer, inputs, {**settings, "is_meta_training": False}, dtype)
 
-    def live(self, setting: curves.Setting, seed: int) -> Iterator[curves.Step]:
+    def train(self, spec: curves.RunSpec) -> Iterator[curves.Step]:
         """A training run, step by step; see `parity/runs/curves.py`."""
-        return curves.live(setting, seed)
+        return curves.train(spec)
 
 
 class Plain(TorchImplementation):

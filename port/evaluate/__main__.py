@@ -10,8 +10,7 @@ import csv
 import json
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from math import isfinite
 from pathlib import Path
@@ -21,7 +20,7 @@ from port import agent_flags, bundled
 from port.config import DiscoConfig
 from port.evaluate import multi_seed
 from port.evaluate.eval_loop import EvalConfig
-from port.evaluate.multi_seed import Life, Task, Told
+from port.evaluate.multi_seed import Run, Task
 
 DEFAULT_OUT = Path("runs/evaluate")
 
@@ -34,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
         "--weights",
         type=Path,
         metavar="FILE",
-        help="the rule's weights, .npz in the original's names (default: the rule in the box)",
+        help="the rule's weights, .npz in the original's names (default: the bundled rule)",
     )
     made.add_argument("--rule", choices=("disco", "actor_critic"), default="disco", help="(default: %(default)s)")
     made.add_argument(
@@ -48,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     for name, what in (("rows", "of the board"), ("columns", "of the board"), ("batch-size", "of a learner step")):
         default = getattr(loop, name.replace("-", "_"))
         made.add_argument(f"--{name}", type=int, default=default, help=f"{what} (default: %(default)s)")
-    made.add_argument("--steps", type=int, default=loop.num_steps, help="rollouts of a life (default: %(default)s)")
+    made.add_argument("--steps", type=int, default=loop.num_steps, help="rollouts of a run (default: %(default)s)")
     made.add_argument("--seeds", default="5", help="how many, or which: 5, or 3,7,12 (default: %(default)s)")
     agent_flags.add_arguments(made)
     made.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="(default: %(default)s)")
@@ -77,7 +76,7 @@ def read_seeds(text: str) -> list[int]:
 
 
 def task_of(arguments: argparse.Namespace) -> Task:
-    """What every life has in common."""
+    """What every run has in common."""
     loop = EvalConfig(
         num_steps=arguments.steps, batch_size=arguments.batch_size, rows=arguments.rows, columns=arguments.columns
     )
@@ -86,28 +85,10 @@ def task_of(arguments: argparse.Namespace) -> Task:
     return Task(config, loop, file, arguments.dtype)
 
 
-class Progress:
-    """A bar for each life."""
-
-    def __init__(self, seeds: Sequence[int], steps: int) -> None:
-        """Makes the bars."""
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bars
-
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self.bars = Bars(*columns, TextColumn("{task.fields[rate]}"))
-        self._tasks = {seed: self.bars.add_task(f"seed {seed}", total=steps, rate="") for seed in seeds}
-
-    def show(self, told: Told) -> None:
-        """Moves a bar."""
-        rate = f"catches {told.catch_rate:.2f}"
-        self.bars.update(self._tasks[told.seed], completed=told.step, rate=rate)
-
-
-def write_curve(life: Life, folder: Path) -> Path:
-    """Leaves a life as a CSV file, one row per step."""
-    path = folder / f"seed_{life.seed}.csv"
-    columns = {**life.columns, "catch_rate": life.catch_rates}
+def write_curve(run: Run, folder: Path) -> Path:
+    """Leaves a run as a CSV file, one row per step."""
+    path = folder / f"seed_{run.seed}.csv"
+    columns = {**run.columns, "catch_rate": run.catch_rates}
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(("step", *columns))
@@ -116,11 +97,11 @@ def write_curve(life: Life, folder: Path) -> Path:
     return path
 
 
-def summary(task: Task, lives: Sequence[Life], bar: float, seconds: float) -> dict[str, Any]:
+def summary(task: Task, runs: Sequence[Run], bar: float, seconds: float) -> dict[str, Any]:
     """What came out, for machines."""
     each = [
-        {"seed": life.seed, "catch_rate": life.catch_rate, "solved_at": life.solved_at(bar)}
-        for life in sorted(lives, key=lambda life: life.seed)
+        {"seed": run.seed, "catch_rate": run.catch_rate, "solved_at": run.solved_at(bar)}
+        for run in sorted(runs, key=lambda run: run.seed)
     ]
     is_disco = isinstance(task.agent.rule, DiscoConfig)
     agent = {f.name: _plain(getattr(task.agent, f.name)) for f in fields(task.agent)}
@@ -135,7 +116,7 @@ def summary(task: Task, lives: Sequence[Life], bar: float, seconds: float) -> di
         "loop": asdict(task.loop),
         "dtype": task.dtype,
         "bar": bar,
-        "solved": sum(life.catch_rate >= bar for life in lives),
+        "solved": sum(run.catch_rate >= bar for run in runs),
         "seeds": each,
         "seconds": round(seconds, 1),
     }
@@ -148,10 +129,10 @@ def _plain(value: Any) -> Any:
 def verdict(found: dict[str, Any]) -> str:
     """The outcome in words."""
     loop, lines = found["loop"], []
-    for life in found["seeds"]:
-        when = f", first reached after step {life['solved_at']}" if life["solved_at"] else ""
-        lines.append(f"seed {life['seed']}: {life['catch_rate']:.2f} of the last 100 balls caught{when}")
-    source = "the rule in the box" if found["weights"] == str(bundled.WEIGHTS) else found["weights"] or found["rule"]
+    for run in found["seeds"]:
+        when = f", first reached after step {run['solved_at']}" if run["solved_at"] else ""
+        lines.append(f"seed {run['seed']}: {run['catch_rate']:.2f} of the last 100 balls caught{when}")
+    source = "the bundled rule" if found["weights"] == str(bundled.WEIGHTS) else found["weights"] or found["rule"]
     lines.append(
         f"{found['solved']} of {len(found['seeds'])} seeds catch at least {found['bar']:g} on "
         f"{loop['rows']}x{loop['columns']} after {loop['num_steps']} steps with {source} ({found['seconds']:.0f} s)."
@@ -159,29 +140,32 @@ def verdict(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def check_asked(arguments: argparse.Namespace, lives: int, target: Path) -> None:
-    """Raises ValueError for what would only show after all lives have ended."""
+def check_asked(arguments: argparse.Namespace, seeds: int, target: Path) -> None:
+    """Raises ValueError for what would only show after all runs have ended."""
     if not isfinite(arguments.bar):
         raise ValueError(f"--bar {arguments.bar} is no catch rate.")
-    if not 0 <= arguments.at_least <= lives:
-        raise ValueError(f"--at-least {arguments.at_least} cannot be met by {lives} seeds.")
+    if not 0 <= arguments.at_least <= seeds:
+        raise ValueError(f"--at-least {arguments.at_least} cannot be met by {seeds} seeds.")
     if target.is_dir() or (arguments.json and not target.parent.is_dir()):
         raise ValueError(f"The summary cannot be written to {target}; give a file in a folder that exists.")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the lives; 0 done, 1 fewer solve it than asked for."""
+    """Evaluates all seeds; 0 done, 1 fewer solve it than asked for."""
     task, chosen = task_of(arguments), read_seeds(arguments.seeds)
     target = arguments.json or arguments.out / "summary.json"
     check_asked(arguments, len(chosen), target)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    began, lives = time.perf_counter(), []
-    progress = None if arguments.quiet else Progress(chosen, task.loop.num_steps)
-    with progress.bars if progress else nullcontext():
-        for life in multi_seed.run_all(task, chosen, arguments.jobs, progress.show if progress else None):
-            write_curve(life, arguments.out)
-            lives.append(life)
-    found = summary(task, lives, arguments.bar, time.perf_counter() - began)
+    began, runs = time.perf_counter(), []
+    results: Iterable[Run] = multi_seed.run_all(task, chosen, arguments.jobs)
+    if not arguments.quiet:
+        from rich.progress import track
+
+        results = track(results, "seeds", total=len(chosen))
+    for one in results:
+        write_curve(one, arguments.out)
+        runs.append(one)
+    found = summary(task, runs, arguments.bar, time.perf_counter() - began)
     target.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(verdict(found))
     return 1 if found["solved"] < arguments.at_least else 0

@@ -1,4 +1,4 @@
-"""What a run leaves behind: checkpoints in one file, replaced as a whole; logs that can be cut back to a checkpoint."""
+"""The state of a meta-training run, in and out of a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ import torch
 
 from port.meta_train.config import MetaTrainConfig
 from port.networks import param_names
-from port.storage.files import ABOUT, replace_file
+from port.storage import checkpoint
+from port.storage.checkpoint import Checkpoint, part
 from port.types import AdamState, Params
 
-FORMAT = "disco-parity meta-training 1"
-REMEDY = "Restore it from a copy, or begin again with another --out."
 OUTPUTS = ("log.csv", "evaluations.csv", "last.npz", "best.npz")
 # Settings that a run may change when it continues: what was computed so far does not depend on them.
 FREE_SETTINGS = ("num_meta_updates", "checkpoint_every")
 
 
-class Checkpoint(NamedTuple):
+class RunState(NamedTuple):
     """Everything that a run needs to go on after `step` meta-updates."""
 
     step: int
@@ -33,62 +32,35 @@ class Checkpoint(NamedTuple):
     weights: str = ""  # sha256 of the file that the run was started from, if any
 
 
-def save(path: Path, checkpoint: Checkpoint, config: MetaTrainConfig) -> None:
+def settings(config: MetaTrainConfig) -> dict[str, Any]:
+    """The settings as JSON holds them."""
+    plain: dict[str, Any] = json.loads(config.to_json())
+    return plain
+
+
+def save(path: Path, state: RunState, config: MetaTrainConfig) -> None:
     """Writes a checkpoint; a kill at any moment leaves the old one or the new one."""
-    import safetensors.numpy
-
-    opt = checkpoint.opt_state
-    tensors = {f"meta_params/{name}": p.numpy() for name, p in checkpoint.meta_params.items()}
-    tensors |= {f"opt/mu/{name}": p.numpy() for name, p in opt.mu.items()}
-    tensors |= {f"opt/nu/{name}": p.numpy() for name, p in opt.nu.items()}
-    tensors |= {"opt/count": opt.count.numpy(), **checkpoint.members}
-    about = {"format": FORMAT, "config": config.to_json(), "step": checkpoint.step}
-    about |= {"best_score": checkpoint.best_score, "best_step": checkpoint.best_step, "weights": checkpoint.weights}
-    whole = {name: np.ascontiguousarray(x).reshape(np.shape(x)) for name, x in sorted(tensors.items())}
-    replace_file(path, safetensors.numpy.save(whole, {ABOUT: json.dumps(about)}))
+    groups = {"meta_params": state.meta_params, "opt/mu": state.opt_state.mu, "opt/nu": state.opt_state.nu}
+    tensors = {f"{group}/{name}": p for group, params in groups.items() for name, p in params.items()}
+    tensors |= {"opt/count": state.opt_state.count, **{n: torch.from_numpy(x) for n, x in state.members.items()}}
+    numbers = {name: getattr(state, name) for name in ("step", "best_score", "best_step", "weights")}
+    checkpoint.save(path, Checkpoint(tensors, numbers, settings(config)))
 
 
-def load(path: Path, config: MetaTrainConfig) -> Checkpoint:
+def load(path: Path, config: MetaTrainConfig) -> RunState:
     """Reads a checkpoint; ValueError if it is damaged or belongs to other settings."""
-    about, tensors = _read(path)
-    if about.get("format") != FORMAT:
-        raise ValueError(f"{path} is no checkpoint of this meta-training.")
-    check_same(MetaTrainConfig.from_json(about["config"]), config, path)
+    tensors, numbers, _ = checkpoint.load(path, settings(config), free=FREE_SETTINGS)
     shapes = param_names.meta_shapes(config.agent.meta_net)
 
-    def params(prefix: str) -> Params:
+    def params(group: str) -> Params:
+        read = part(tensors, f"{group}/")
+        param_names.check_shapes(read, shapes, f"{group} in {path}")
         # In the order of a fresh start, not the file's: norms are summed in it, and must be the same to the last bit.
-        return {name: torch.from_numpy(tensors[f"{prefix}{name}"]) for name in shapes}
+        return {name: read[name] for name in shapes}
 
-    try:
-        opt_state = AdamState(torch.from_numpy(tensors["opt/count"]), params("opt/mu/"), params("opt/nu/"))
-        meta_params = params("meta_params/")
-    except KeyError as missing:
-        raise ValueError(f"{path} is damaged: it lacks {missing}. {REMEDY}") from None
-    param_names.check_shapes(meta_params, shapes, f"meta-parameters in {path}")
-    members = {name: x for name, x in tensors.items() if name.startswith("member/")}
-    best = (about["best_score"], about["best_step"])
-    return Checkpoint(about["step"], meta_params, opt_state, members, *best, about.get("weights", ""))
-
-
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    import safetensors
-
-    try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            about = json.loads((file.metadata() or {}).get(ABOUT, "{}"))
-            return about, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (safetensors.SafetensorError, ValueError) as problem:
-        raise ValueError(f"{path} is damaged ({problem}). {REMEDY}") from None
-
-
-def check_same(old: MetaTrainConfig, new: MetaTrainConfig, path: Path) -> None:
-    """Raises ValueError where a run would continue with other settings than it was started with."""
-    fixed = [name for name in old.__dataclass_fields__ if name not in FREE_SETTINGS]
-    both = [(name, getattr(old, name), getattr(new, name)) for name in fixed]
-    odd = [f"{name} {was} -> {now}" for name, was, now in both if was != now]
-    if odd:
-        raise ValueError(f"{path} was made with other settings ({'; '.join(odd)}); use them, or another --out.")
+    opt_state = AdamState(tensors["opt/count"], params("opt/mu"), params("opt/nu"))
+    members = {name: x.numpy() for name, x in tensors.items() if name.startswith("member/")}
+    return RunState(meta_params=params("meta_params"), opt_state=opt_state, members=members, **numbers)
 
 
 def check_folder(out: Path, config: MetaTrainConfig) -> None:
@@ -102,6 +74,6 @@ def check_folder(out: Path, config: MetaTrainConfig) -> None:
             old = MetaTrainConfig.from_json(path.read_text(encoding="utf-8"))
         except (ValueError, TypeError, AttributeError):
             raise ValueError(f"{path} does not hold settings of a meta-training; use another --out.") from None
-        check_same(old, config, path)
+        checkpoint.check_same(settings(old), settings(config), path, FREE_SETTINGS)
     elif any((out / name).exists() for name in OUTPUTS):
         raise ValueError(f"{out} holds files that no meta-training with these settings left; use another --out.")

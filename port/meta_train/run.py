@@ -12,7 +12,7 @@ import torch
 
 from port import optimizers, weights
 from port.meta_train import checkpoint, meta_gradient
-from port.meta_train.checkpoint import Checkpoint
+from port.meta_train.checkpoint import RunState
 from port.meta_train.config import MetaTrainConfig
 from port.meta_train.population import DTYPE, Contribution, generator
 from port.meta_train.workers import Workers
@@ -71,7 +71,7 @@ class Report(NamedTuple):
     best_step: int
 
 
-def start(config: MetaTrainConfig, given: Path | None) -> Checkpoint:
+def start(config: MetaTrainConfig, given: Path | None) -> RunState:
     """The beginning of a run: random meta-parameters, or those of a file in the original's names."""
     digest = ""
     if given is not None:
@@ -80,10 +80,10 @@ def start(config: MetaTrainConfig, given: Path | None) -> Checkpoint:
     else:
         source = generator(config.seed, "meta_params")
         meta_params = init.init_meta_params(config.agent.meta_net, source, DTYPE)
-    return Checkpoint(0, meta_params, optimizers.init_adam(meta_params), {}, float("-inf"), NEVER, digest)
+    return RunState(0, meta_params, optimizers.init_adam(meta_params), {}, float("-inf"), NEVER, digest)
 
 
-def begin(config: MetaTrainConfig, files: Files, given: Path | None) -> Checkpoint:
+def begin(config: MetaTrainConfig, files: Files, given: Path | None) -> RunState:
     """The last checkpoint, or the beginning; ValueError where the folder or the weights belong to another run."""
     if not files.checkpoint.exists():
         checkpoint.check_folder(files.out, config)
@@ -127,7 +127,7 @@ def run(
     workers: Workers,
     given: Path | None = None,
     on_step: Callable[[Report], None] | None = None,
-) -> Checkpoint:
+) -> RunState:
     """Meta-trains until `num_meta_updates` are done, from the last checkpoint under `out` if there is one.
 
     While it lasts no other run can use `out`; ValueError where another one does.
@@ -153,7 +153,7 @@ def _run(
     workers: Workers,
     given: Path | None,
     on_step: Callable[[Report], None] | None,
-) -> Checkpoint:
+) -> RunState:
     """`run` in a folder that nobody else writes to."""
     now = begin(config, files, given)
     workers.restore(now.members)
@@ -171,8 +171,8 @@ def _run(
 
 
 def _advance(
-    config: MetaTrainConfig, workers: Workers, now: Checkpoint, files: Files, log: CsvLog, evaluations: CsvLog
-) -> tuple[Checkpoint, Report]:
+    config: MetaTrainConfig, workers: Workers, now: RunState, files: Files, log: CsvLog, evaluations: CsvLog
+) -> tuple[RunState, Report]:
     """One meta-update, and an evaluation if one is due."""
     contributions = workers.contribute(now.step, now.meta_params)
     meta_params, opt_state, logs = meta_gradient.meta_update(

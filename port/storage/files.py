@@ -1,4 +1,4 @@
-"""Files that a run leaves behind, whole at any moment: replaced at once, or logs that are cut back to a checkpoint."""
+"""Files that a run leaves: replaced as a whole, or logs that are cut back to a checkpoint; and smoothed columns."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-
-ABOUT = "about"  # one entry: safetensors writes several in any order, and a file would not be the same bits again
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -30,20 +28,20 @@ class CsvLog:
         """Keeps the whole rows below `first_step`, and drops the rest."""
         self.path = path
         self._header: list[str] = []
-        kept = []
+        whole: list[str] = []
         if path.is_file():
             for i, line in enumerate(path.read_text().splitlines(keepends=True)):
                 if line.endswith("\n") and (i == 0 or self._step(line) < first_step):
-                    kept.append(line)
-        if kept:
-            self._header = kept[0].strip().split(",")
-        replace_file(path, "".join(kept).encode())
+                    whole.append(line)
+        if whole:
+            self._header = whole[0].strip().split(",")
+        replace_file(path, "".join(whole).encode())
 
     def _step(self, line: str) -> int:
         try:
             return int(line.split(",", 1)[0])
         except ValueError:
-            raise ValueError(f"{self.path} is no log of a training run: {line.strip()[:40]!r} has no step.") from None
+            raise ValueError(f"{self.path} is no log of a run: {line.strip()[:40]!r} has no step.") from None
 
     def add(self, row: Mapping[str, float | int | str]) -> None:
         """Appends a row, and the header before the first."""

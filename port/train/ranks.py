@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from port.distributed import Averaging
-from port.train import checkpoint
-from port.train.checkpoint import Checkpoint
+from port.storage import checkpoint
+from port.storage.checkpoint import Checkpoint
 
 NAME = "checkpoint.safetensors"
 

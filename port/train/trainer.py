@@ -19,10 +19,11 @@ from port.distributed import Averaging
 from port.evaluate import eval_loop
 from port.network import MlpNetwork, ModuleNetwork
 from port.replay import ReplayBuffer
+from port.storage import checkpoint
+from port.storage.checkpoint import Checkpoint
 from port.storage.files import replace_file
 from port.storage.folder_lock import FolderLock
-from port.train import checkpoint, gym, logs, ranks, rollouts, setup
-from port.train.checkpoint import Checkpoint
+from port.train import gym, logs, ranks, rollouts, setup
 from port.train.config import TrainConfig
 from port.train.rollouts import Episode, Stream
 from port.train.rule import load_rule

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from parity.runs.curves import Setting, Step
+from parity.runs.curves import Step
+from parity.runs.spec import RunSpec
 from reference.devices import on_devices
 from reference.identity import describe
 from reference.jax_runtime import JaxImplementation, LayerFn
@@ -10,11 +11,11 @@ from reference.original import curves, elementary, environments, learning, metat
 
 
 class Original(JaxImplementation):
-    """The original: layers, and whole lives."""
+    """The original: layers, and training runs."""
 
-    def live(self, setting: Setting, seed: int) -> Iterator[Step]:
-        """A life, step by step; see `parity/runs/curves.py`."""
-        return curves.live(setting, seed)
+    def train(self, spec: RunSpec) -> Iterator[Step]:
+        """A training run, step by step; see `parity/runs/curves.py`."""
+        return curves.train(spec)
 
 
 ON_ONE_DEVICE: dict[str, LayerFn] = {

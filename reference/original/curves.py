@@ -1,4 +1,4 @@
-"""Whole lives of the original, for learning curves: the loop of its `eval` notebook over the package's own functions.
+"""Training runs of the original, for learning curves: the loop of its `eval` notebook over the package's own functions.
 
 As in the notebook, a rollout and a learner step are compiled whole. The notebook spreads both over devices; with one
 device that is the same as compiling them, and the keys are split in the same way.
@@ -17,16 +17,17 @@ from disco_rl import types
 from disco_rl.environments import jittable_envs
 from ml_collections import config_dict
 
-from parity.runs.curves import Setting, Step
+from parity.runs.curves import Step
+from parity.runs.spec import RunSpec
 
 NET = ("head_mlp_hiddens", "lstm_size")
 META_NET = ("prediction_size", "hidden_size")
 
 
-def agent_settings(setting: Setting) -> config_dict.ConfigDict:
-    """The original's own settings of the rule, with what the setting changes."""
-    sizes = setting.agent
-    if setting.rule == "actor_critic":
+def agent_settings(spec: RunSpec) -> config_dict.ConfigDict:
+    """The original's own settings of the rule, with what the run changes."""
+    sizes = spec.agent
+    if spec.rule == "actor_critic":
         config = agent_lib.get_settings_actor_critic()
         config.hyper_params.entropy_cost = sizes["entropy_cost"]
         config.update_rule = config_dict.ConfigDict({"normalize_adv": sizes["normalize_adv"]})
@@ -43,14 +44,12 @@ def agent_settings(setting: Setting) -> config_dict.ConfigDict:
     return config
 
 
-def meta_params(setting: Setting) -> dict[str, dict[str, np.ndarray]]:
+def meta_params(spec: RunSpec) -> dict[str, dict[str, np.ndarray]]:
     """The weights of the rule, by module; empty for a rule without any."""
     nested: dict[str, dict[str, np.ndarray]] = {}
-    if setting.weights:
-        with np.load(setting.weights_path(), allow_pickle=False) as archive:
-            for name in archive.files:
-                module, _, leaf = name.rpartition("/")
-                nested.setdefault(module, {})[leaf] = archive[name]
+    for name, value in spec.meta_params().items():
+        module, _, leaf = name.rpartition("/")
+        nested.setdefault(module, {})[leaf] = value
     return nested
 
 
@@ -65,14 +64,13 @@ class World(NamedTuple):
 class Loop:
     """The original's agent and environments, and its two compiled functions."""
 
-    def __init__(self, setting: Setting):
+    def __init__(self, spec: RunSpec):
         """Makes them; nothing is compiled yet."""
-        loop = setting.loop
-        self.length, self.num_envs = loop["rollout_length"], loop["batch_size"] // loop["replay_ratio"]
-        board = config_dict.ConfigDict({"rows": loop["rows"], "columns": loop["columns"]})
+        self.length, self.num_envs = spec.rollout_shape
+        board = config_dict.ConfigDict({"rows": spec.loop.rows, "columns": spec.loop.columns})
         self.env = jittable_envs.CatchJittableEnvironment(self.num_envs, board)
         self.agent = agent_lib.Agent(
-            agent_settings=agent_settings(setting),
+            agent_settings=agent_settings(spec),
             single_observation_spec=self.env.single_observation_spec(),
             single_action_spec=self.env.single_action_spec(),
             batch_axis_name=None,
@@ -90,26 +88,27 @@ class Loop:
         return world, types.ActorRollout.from_timestep(steps)
 
     def start(self, key: jax.Array) -> tuple[World, Any]:
-        """The world and the learner at the beginning of a life."""
+        """The world and the learner at the beginning of a run."""
         env_state, timestep = self.env.reset(key)
-        return World(env_state, timestep, self.agent.initial_actor_state(key)), self.agent.initial_learner_state(key)
+        world = World(env_state, timestep, self.agent.initial_actor_state(key))
+        return world, self.agent.initial_learner_state(key)
 
 
-def live(setting: Setting, seed: int) -> Iterator[Step]:
-    """A life in float32: after each step the frames so far, which episodes that ended were caught, the value loss."""
-    loop, weights, key = Loop(setting), meta_params(setting), jax.random.PRNGKey(seed)
+def train(spec: RunSpec) -> Iterator[Step]:
+    """A run in float32: after each step the frames so far, which episodes that ended were caught, the value loss."""
+    loop, weights, key = Loop(spec), meta_params(spec), jax.random.PRNGKey(spec.seed)
     world, learner = loop.start(key)
-    batch_size = setting.loop["batch_size"]
-    kept: deque[Any] = deque(maxlen=setting.loop["capacity"])
-    draws = np.random.default_rng(setting.loop["replay_seed"])
-    for step in range(setting.num_steps):
+    batch_size = spec.loop.batch_size
+    buffer: deque[Any] = deque(maxlen=spec.loop.capacity)
+    draws = np.random.default_rng(spec.loop.replay_seed)
+    for step in range(spec.num_steps):
         key, actor_key, learner_key = jax.random.split(key, 3)
         world, rollout = loop.act(learner.params, world, jax.random.split(actor_key, 1)[0])
         acted = jax.device_get(rollout)
-        kept.extend(jax.tree.map(lambda x, i=i: x[:, i], acted) for i in range(loop.num_envs))
+        buffer.extend(jax.tree.map(lambda x, i=i: x[:, i], acted) for i in range(loop.num_envs))
         logs: dict[str, Any] = {}
-        if len(kept) >= batch_size:
-            drawn = [kept[i] for i in draws.integers(len(kept), size=batch_size)]
+        if len(buffer) >= batch_size:
+            drawn = [buffer[i] for i in draws.integers(len(buffer), size=batch_size)]
             batch = jax.tree.map(lambda *x: np.stack(x, axis=1), *drawn)
             learner_key = jax.random.split(learner_key, 1)[0]
             learner, _, logs = loop.learn(learner_key, batch, learner, world.actor_state, weights, False)

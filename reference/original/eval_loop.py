@@ -18,7 +18,7 @@ from dm_env import StepType
 from ml_collections import config_dict
 
 from parity.layers.spec import Arrays
-from parity.runs.spec import Life, gumbel, meta_params
+from parity.runs.spec import RunSpec, gumbel
 from reference.jax_runtime import Tensors, cast, precision
 from reference.original import learning, rules
 
@@ -26,14 +26,14 @@ COMPILER_OPTIONS: dict[str, Any] = {}  # XLA's own, as users have them
 FIELDS = ("observations", "actions", "rewards", "discounts", "logits")
 
 
-def noise(life: Life) -> Iterator[np.ndarray]:
+def noise(spec: RunSpec) -> Iterator[np.ndarray]:
     """The noise of each rollout, [L, B, A] in float32, from the notebook's chain of keys.
 
     Reference: colabs/eval.ipynb::unroll_jittable_actor
     """
-    L, B = life.acted
-    key = jax.random.PRNGKey(life.seed)
-    shape = (1, B, life.settings["A"])
+    L, B = spec.rollout_shape
+    key = jax.random.PRNGKey(spec.seed)
+    shape = (1, B, spec.settings["A"])
     draw = jax.jit(jax.vmap(lambda step_key: jax.random.uniform(step_key, shape)[0]))
     while True:
         key, actor_key, _ = jax.random.split(key, 3)
@@ -43,7 +43,7 @@ def noise(life: Life) -> Iterator[np.ndarray]:
 
 @functools.cache
 def _programs(rule: str, settings: str, options: str) -> tuple[Callable[..., Tensors], Callable[..., Tensors]]:
-    """Actor and learner step, jitted; lives of the same sizes share them, and what is compiled of them."""
+    """Actor and learner step, jitted; runs of the same sizes share them, and what is compiled of them."""
     s, home = json.loads(settings), learning if rule == "disco" else rules
     learner_step = home.LAYERS["agent/learner_step" if rule == "disco" else "agent/actor_critic_step"]
 
@@ -67,56 +67,56 @@ class Step(NamedTuple):
     params: Arrays
 
 
-def agent_of(life: Life) -> Any:
-    """The original's agent for a life."""
-    return (learning if life.rule == "disco" else rules).agent_for(life.settings)
+def agent_for(spec: RunSpec) -> Any:
+    """The original's agent for a run."""
+    return (learning if spec.rule == "disco" else rules).agent_for(spec.settings)
 
 
-def _flat(life: Life, state: Any) -> Tensors:
-    return learning._flat_learner_state(state) if life.rule == "disco" else rules.flat_learner_state(state)
+def _flat(spec: RunSpec, state: Any) -> Tensors:
+    return learning._flat_learner_state(state) if spec.rule == "disco" else rules.flat_learner_state(state)
 
 
-def fresh_learner(life: Life) -> Arrays:
+def fresh_learner(spec: RunSpec) -> Arrays:
     """The learner's state as the notebook makes it from the seed, in float32."""
     with precision("float32"):
-        state = agent_of(life).initial_learner_state(jax.random.PRNGKey(life.seed))
-        return {name: np.asarray(value) for name, value in _flat(life, state).items()}
+        state = agent_for(spec).initial_learner_state(jax.random.PRNGKey(spec.seed))
+        return {name: np.asarray(value) for name, value in _flat(spec, state).items()}
 
 
-def initial_params(life: Life) -> Arrays:
+def initial_params(spec: RunSpec) -> Arrays:
     """The agent's first parameters by their names, float32."""
-    return {name[7:]: value for name, value in fresh_learner(life).items() if name.startswith("params/")}
+    return {name[7:]: value for name, value in fresh_learner(spec).items() if name.startswith("params/")}
 
 
 def _started_from(learner: Arrays, params: Arrays) -> Arrays:
     """A fresh learner with other parameters, online and target."""
     places = ("params/", "meta_state/target_params/")
-    given = {f"{place}{name}": value for place in places for name, value in params.items()}
-    return {name: given.get(name, value) for name, value in learner.items()}
+    replaced = {f"{place}{name}": value for place in places for name, value in params.items()}
+    return {name: replaced.get(name, value) for name, value in learner.items()}
 
 
-def perturbed(logits: np.ndarray, gumbels: np.ndarray) -> np.ndarray:
+def scores(logits: np.ndarray, gumbels: np.ndarray) -> np.ndarray:
     """What the actions [L, B] are the largest of: log-probabilities plus noise, [L, B, A]."""
     with precision(str(logits.dtype)):
         return np.asarray(jax.nn.log_softmax(logits) + gumbels)
 
 
 class OriginalLoop:
-    """A life of the original in one precision, from given parameters."""
+    """A training run of the original in one precision, from given parameters."""
 
-    def __init__(self, life: Life, dtype: str, params: Arrays):
+    def __init__(self, spec: RunSpec, dtype: str, params: Arrays):
         """Sets everything up; compiles when it first runs."""
-        self.life, self.dtype = life, dtype
-        given = {f"meta_params/{name}": value for name, value in meta_params(life).items()}
+        self.spec, self.dtype = spec, dtype
+        meta_params = {f"meta_params/{name}": value for name, value in spec.meta_params().items()}
         with precision(dtype):
-            self.learner = cast(_started_from(fresh_learner(life), params), dtype)
-            self._meta_params = cast(given, dtype)
-        settings = json.dumps(life.settings, sort_keys=True)
-        self._act, self._learn = _programs(life.rule, settings, json.dumps(COMPILER_OPTIONS))
-        board = config_dict.ConfigDict({"rows": life.loop.rows, "columns": life.loop.columns})
-        env = jittable_envs.CatchJittableEnvironment(life.loop.num_envs, board)
+            self.learner = cast(_started_from(fresh_learner(spec), params), dtype)
+            self._meta_params = cast(meta_params, dtype)
+        settings = json.dumps(spec.settings, sort_keys=True)
+        self._act, self._learn = _programs(spec.rule, settings, json.dumps(COMPILER_OPTIONS))
+        board = config_dict.ConfigDict({"rows": spec.loop.rows, "columns": spec.loop.columns})
+        env = jittable_envs.CatchJittableEnvironment(spec.loop.num_envs, board)
         self._env_step = jax.jit(env.step)
-        self._env_state, self._shown = env.reset(jax.random.PRNGKey(life.seed))
+        self._env_state, self._shown = env.reset(jax.random.PRNGKey(spec.seed))
 
     def _params(self) -> Tensors:
         return {name: value for name, value in self.learner.items() if name.startswith("params/")}
@@ -148,19 +148,19 @@ class OriginalLoop:
         return {name[4:]: float(value) for name, value in out.items() if name.startswith("log/") and value.ndim == 0}
 
     def steps(self) -> Iterator[Step]:
-        """Lives, step by step.
+        """Trains, step by step.
 
         Reference: colabs/eval.ipynb::SimpleReplayBuffer
         """
-        loop, kept = self.life.loop, list[Arrays]()
+        loop, buffer = self.spec.loop, list[Arrays]()
         rng = np.random.default_rng(loop.replay_seed)
-        for _, gumbels in zip(range(loop.num_steps), noise(self.life), strict=False):
+        for _, gumbels in zip(range(loop.num_steps), noise(self.spec), strict=False):
             acted = [self.act(step_gumbels) for step_gumbels in gumbels]
             rollout = {name: np.stack([step[name] for step in acted]) for name in FIELDS}
-            kept += [{name: value[:, i] for name, value in rollout.items()} for i in range(loop.num_envs)]
-            kept = kept[-loop.capacity :]
+            buffer += [{name: value[:, i] for name, value in rollout.items()} for i in range(loop.num_envs)]
+            buffer = buffer[-loop.capacity :]
             logs = {}
-            if len(kept) >= loop.batch_size:
-                drawn = [kept[i] for i in rng.integers(len(kept), size=loop.batch_size)]
-                logs = self.learn({name: np.stack([one[name] for one in drawn], axis=1) for name in FIELDS})
+            if len(buffer) >= loop.batch_size:
+                drawn = [buffer[i] for i in rng.integers(len(buffer), size=loop.batch_size)]
+                logs = self.learn({name: np.stack([acted[name] for acted in drawn], axis=1) for name in FIELDS})
             yield Step(rollout, gumbels, logs, {name[7:]: np.asarray(x) for name, x in self._params().items()})

@@ -1,4 +1,4 @@
-"""A short life of the original on Catch: what really reaches each layer, for teacher-forced goldens.
+"""A short training run of the original on Catch: what really reaches each layer, for teacher-forced goldens.
 
 An agent of small sizes with a random meta-network acts on 5x5 Catch and learns for a few steps, in float32, as the
 original does by default. What the last learner step is given is where teacher forcing starts.
@@ -25,7 +25,7 @@ SEED = 20
 LEARNER_STEPS = 3
 
 
-def life_settings() -> dict[str, Any]:
+def run_settings() -> dict[str, Any]:
     """The learner step's settings, on 5x5 boards."""
     return {**REGISTRY["agent/learner_step"].settings, "T": 9, "B": 4, "obs": (5, 5, 1)}
 
@@ -41,7 +41,7 @@ def _unroll(agent: Any, env: Any, params: Any, env_state: Any, timestep: Any, ke
 
 def root() -> tuple[Arrays, dict[str, Any]]:
     """Returns the inputs of a learner step as the original met them (exact in float32), and its settings."""
-    s = life_settings()
+    s = run_settings()
     with precision("float32"):
         agent = agent_for(s)
         config = config_dict.ConfigDict({"rows": s["obs"][0], "columns": s["obs"][1]})

@@ -91,8 +91,8 @@ class Original:
         return Ready(Actor(work).unroll)
 
     def _catch_run(self, work: Any) -> Ready:
-        life = curves.live(work.setting, work.seed)
-        return Ready(lambda: next(life))
+        run = curves.train(work.setting)
+        return Ready(lambda: next(run))
 
     def _meta_update(self, work: Any) -> Ready:
         from reference.original.meta_update import Notebook

@@ -15,17 +15,17 @@ import os
 import subprocess
 import sys
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from parity.errors import FixtureError, WeightsMissing
+from parity.errors import CannotRun, FixtureError, WeightsMissing
 from parity.files import canonical, write_atomically
 from parity.goldens.calibration import FILE, Calibration
 from parity.goldens.check import Judge, load
 from parity.goldens.store import FIXTURES, Store
-from parity.runs.side_by_side import cores
+from parity.runs import runner
+from parity.runs.runner import Job, Workers
 from reference.devices import flags_of
 from reference.record.goldens import RecordError, require_original
 
@@ -43,7 +43,7 @@ TOO_LONG_EAGERLY = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
     parser.add_argument("layers", nargs="*", metavar="LAYER", help="(default: those that are not done yet)")
-    parser.add_argument("--jobs", type=int, default=cores(), metavar="N", help="processes (default: one per core)")
+    Workers.add_arguments(parser)
     parser.add_argument("--out", type=Path, default=FIXTURES, metavar="DIR", help="fixtures (default: fixtures/)")
 
 
@@ -54,12 +54,12 @@ def run(args: argparse.Namespace) -> int:
         store = Store(args.out)
         evidence = _read(store)
         waiting = args.layers or [name for name in store.layers() if name not in evidence["layers"]]
-        with ThreadPoolExecutor(args.jobs) as pool:
-            for name, held in zip(waiting, pool.map(lambda name: _apart(name, args.out), waiting), strict=True):
-                evidence["layers"][name] = held
-                write_atomically(args.out / FILE, canonical(evidence).encode())
-                print(f"{name}  {sum(h['comparisons'] for h in held.values())} comparisons", flush=True)
-    except (RecordError, FixtureError) as error:
+        jobs = [Job(name, _in_subprocess, (name, args.out.resolve())) for name in waiting]
+        for job, held in runner.run_all(jobs, Workers.from_arguments(args), "layers"):
+            evidence["layers"][job.name] = held
+            write_atomically(args.out / FILE, canonical(evidence).encode())
+            print(f"{job.name}  {sum(h['comparisons'] for h in held.values())} comparisons", flush=True)
+    except (CannotRun, RecordError, FixtureError) as error:
         print(f"calibrate: {error}", file=sys.stderr)
         return 2
     return 0
@@ -73,7 +73,7 @@ def _read(store: Store) -> dict[str, Any]:
     return kept if kept["manifest"] == fresh["manifest"] else fresh
 
 
-def _apart(layer: str, root: Path) -> dict[str, Any]:
+def _in_subprocess(layer: str, root: Path) -> dict[str, Any]:
     """One layer in a process of its own: jaxlib 0.8.1 now and then writes past a buffer, compiling VJPs for float32."""
     for more in ([], ["--values-only"]):
         command = [sys.executable, "-m", "reference.record.calibrate", str(root), layer, *more]

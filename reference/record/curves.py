@@ -1,12 +1,12 @@
 """`python -m reference curves`: the original learns Catch, over seeds, and its curves are kept in fixtures/curves/.
 
-Each seed runs in a process of its own, in float32, the rollout and the learner step compiled whole as in the original's
-`eval` notebook. A seed that has ended is kept at once; a recording that was killed goes on with the others. The curves
-of a setting take their place in fixtures/curves/ when all its seeds have ended.
+Each run has a core of its own and computes in float32, the rollout and the learner step compiled whole as in the
+original's `eval` notebook. A run that has ended is kept at once; a recording that was killed goes on with the others.
+The curves of a preset take their place in fixtures/curves/ when all its seeds have ended.
 
 Example:
-    python -m reference curves --weights disco103 --seeds 10
-    python -m reference curves --weights actor_critic --seeds 10 --jobs 2
+    python -m reference curves --presets disco103 --seeds 10
+    python -m reference curves --presets actor_critic --seeds 10 --jobs 2
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib.metadata
-import os
 import platform
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from parity.errors import CannotRun, FixtureError
+from parity.errors import CannotRun, FixtureError, WeightsMissing
 from parity.files import canonical, write_atomically
-from parity.runs import curves, life_runner
-from parity.runs.curves import Recorded, Setting, file_name
-from parity.runs.life_runner import Life, Work
+from parity.runs import curves, learners
+from parity.runs.curves import Curve, Recorded, file_name, manifest_entry, to_csv
+from parity.runs.learners import TrainingRun
+from parity.runs.runner import Workers
+from parity.runs.spec import PRESETS, RunSpec, new_name, preset
 from reference import identity
 
 LEARNER = "original"
@@ -34,71 +36,65 @@ NUMERIC = ("jax", "jaxlib", "dm-haiku", "rlax", "distrax", "optax", "chex", "num
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
     parser.add_argument(
-        "--weights",
-        action="append",
-        choices=list(curves.settings()),
-        metavar="SETTING",
-        help=f"whose curves to record, may be given again: {', '.join(curves.settings())} (default: all)",
+        "--presets", nargs="+", type=new_name, choices=PRESETS, metavar="NAME", help=f"(default: {' '.join(PRESETS)})"
+    )
+    parser.add_argument(
+        "--weights", dest="presets", action="append", type=new_name, choices=PRESETS, help=argparse.SUPPRESS
     )
     parser.add_argument("--seeds", type=int, default=10, metavar="N", help="seeds 0 to N-1 (default: 10)")
-    parser.add_argument("--steps", type=int, metavar="N", help="cut the lives short, to try the command")
-    parser.add_argument(
-        "--jobs", type=int, default=_cores(), metavar="N", help="processes (default: one for each core)"
-    )
+    parser.add_argument("--steps", type=int, metavar="N", help="cut the runs short, to try the command")
+    Workers.add_arguments(parser)
     parser.add_argument("--out", type=Path, default=curves.FOLDER, metavar="DIR", help="(default: fixtures/curves)")
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run(args: argparse.Namespace) -> int:
     """Records; 0 done, 2 could not run."""
     try:
-        if args.seeds < 1 or args.jobs < 1:
-            raise CannotRun("--seeds and --jobs take at least 1.")
+        if args.seeds < 1:
+            raise CannotRun("--seeds takes at least 1.")
         _require_original()
-        every = curves.settings()
-        chosen = [every[name].shortened(args.steps) for name in args.weights or every]
-        work = Work(args.out / ".recording")
-        wanted = [Life(LEARNER, setting, seed) for setting in chosen for seed in range(args.seeds)]
-        life_runner.run(wanted, work, args.jobs)
-        for setting in chosen:
-            keep(setting, [life for life in wanted if life.setting is setting], work, args.out)
-    except (CannotRun, FixtureError) as error:
+        workers = Workers.from_arguments(args)
+        specs = [preset(name).with_steps(args.steps) for name in args.presets or PRESETS]
+        work = args.out / ".recording"
+        runs = [TrainingRun(LEARNER, spec.with_seed(seed)) for spec in specs for seed in range(args.seeds)]
+        trained = learners.train_all(runs, work, workers)
+        for spec in specs:
+            mine = {run.spec.seed: trained[run.key] for run in runs if run.spec.preset == spec.preset}
+            keep(spec, mine, args.out)
+    except (CannotRun, FixtureError, WeightsMissing) as error:
         print(f"curves: {error}", file=sys.stderr)
         return 2
-    _tidy(work, wanted)
-    print(f"Recorded {len(wanted)} curves of {', '.join(setting.name for setting in chosen)} in {args.out}.")
+    _tidy(work, runs)
+    print(f"Recorded {len(runs)} curves of {', '.join(spec.preset for spec in specs)} in {args.out}.")
     return 0
 
 
 def _require_original() -> None:
-    found = identity.identify()
-    if found.state != "genuine":
-        raise CannotRun(f"curves are recorded from the genuine original only. {found.message}")
+    original = identity.identify()
+    if original.state != "genuine":
+        raise CannotRun(f"curves are recorded from the genuine original only. {original.message}")
 
 
-def _tidy(work: Work, ended: list[Life]) -> None:
-    """Removes what has been kept; lives of a recording that goes on some other time stay."""
-    for life in ended:
-        work.path(life).unlink(missing_ok=True)
-    if not any(work.folder.iterdir()):
-        work.folder.rmdir()
+def _tidy(work: Path, runs: Sequence[TrainingRun]) -> None:
+    """Removes what has been kept; runs of a recording that goes on some other time stay."""
+    for run in runs:
+        run.path(work).unlink(missing_ok=True)
+    if not any(work.iterdir()):
+        work.rmdir()
 
 
-def keep(setting: Setting, ended: list[Life], work: Work, out: Path) -> None:
-    """Puts the curves of a setting in their place, and says in the manifest what they are."""
-    files = {life.seed: work.path(life).read_bytes() for life in ended}
+def keep(spec: RunSpec, trained: dict[int, Curve], out: Path) -> None:
+    """Puts the curves of a preset, by seed, in their place, and their provenance in the manifest."""
+    files = {seed: to_csv(curve) for seed, curve in trained.items()}
     for seed, content in files.items():
-        write_atomically(out / file_name(setting.name, seed), content)
+        write_atomically(out / file_name(spec.preset, seed), content)
     path = out / "manifest.json"
-    known = Recorded(out).manifest["curves"] if path.is_file() else {}
+    others = Recorded(out).manifest["curves"] if path.is_file() else {}
     digests = {str(seed): hashlib.sha256(content).hexdigest() for seed, content in files.items()}
-    entry = {"setting": setting.as_json(), "seeds": digests, **provenance()}
-    write_atomically(path, canonical({"columns": curves.HEADER, "curves": {**known, setting.name: entry}}).encode())
-    for stale in out.glob(f"{setting.name}_seed*.csv"):
-        if stale.name not in {file_name(setting.name, seed) for seed in files}:
+    entry = {"spec": manifest_entry(spec), "seeds": digests, **provenance()}
+    write_atomically(path, canonical({"columns": curves.HEADER, "curves": {**others, spec.preset: entry}}).encode())
+    for stale in out.glob(f"{spec.preset}_seed*.csv"):
+        if stale.name not in {file_name(spec.preset, seed) for seed in files}:
             stale.unlink()
 
 
@@ -110,5 +106,5 @@ def provenance() -> dict[str, Any]:
         "packages": {name: importlib.metadata.version(name) for name in NUMERIC},
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "environment": life_runner.ENVIRONMENT,
+        "environment": learners.ENVIRONMENT,
     }

@@ -13,21 +13,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pandas as pd
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from rich.console import Console
-from rich.progress import Progress
 
 from parity.errors import CannotRun, FixtureError
 from parity.files import write_atomically
@@ -37,16 +32,13 @@ from parity.mutants import Mutant, catalogue, chosen
 from parity.mutants.coverage import Entered, source_digest
 from parity.mutants.hunt import LIFETIME, NOT_RUN, TIERS, Kill, kill_by_name, prepare_layer
 from parity.mutants.live_hunt import active_reference, kill_live
-from parity.runs.side_by_side import LOOK_EVERY, Lines
+from parity.runs.runner import Job, Runner, Workers
 from parity.tolerance import PRECISIONS
 from reports import page
 from reports.bugs import precision
 
-T = TypeVar("T")
-
 TITLE = "Mutation testing"
 NAMED_AT_LEAST = 0.9
-PROCESSES = 2
 LEFT_OUT = "not run here, because it takes minutes; `python -m reports.bugs` runs it"
 LABELS = {"goldens": "values", "gradients": "VJPs", "lifetime": "lifetime", "live": "live"}
 HEADING = 4  # rows of a panel that its title takes
@@ -85,47 +77,40 @@ class Matrix:
         return f"{killed}, {named} ({named / count:.0%}) at the layer named, in {self.seconds:.0f} s."
 
 
-def _one_thread_each() -> None:
-    """For a process that has not loaded torch yet."""
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = "1"
-
-
 class Hunt:
     """Runs the checks on mutants, in parallel processes."""
 
-    def __init__(self, bugs: Sequence[Mutant], pool: Executor, progress: Progress):
-        """Takes the mutants and the pool of processes; nothing runs yet."""
-        self.bugs, self.pool, self.progress, self.lines = bugs, pool, progress, Lines(progress)
+    def __init__(self, bugs: Sequence[Mutant], running: Runner):
+        """Takes the mutants and the runner of jobs; nothing runs yet."""
+        self.bugs, self.running = bugs, running
         self.kills: dict[str, Kill] = {}
 
-    def _all(self, title: str, function: Callable[..., T], given: Sequence[tuple[Any, ...]]) -> Iterator[T]:
-        """Results as they come."""
-        shown = self.progress.add_task(title, total=len(given))
-        waiting = {self.pool.submit(function, *arguments) for arguments in given}
-        while waiting:
-            done, waiting = wait(waiting, timeout=LOOK_EVERY, return_when=FIRST_COMPLETED)
-            self.lines.say()
-            for task in done:
-                yield task.result()
-                self.progress.advance(shown)
+    def _all(self, title: str, function: Callable[..., Any], arguments: Mapping[str, tuple[Any, ...]]) -> Iterator[Any]:
+        """Results as they come, of jobs by name."""
+        jobs = [Job(name, function, own) for name, own in arguments.items()]
+        yield from (result for _, result in self.running.run(jobs, title))
 
     def prepare(self, layers: Sequence[str]) -> dict[str, Entered]:
         """What each layer enters; proves that without a mistake there is nothing to find."""
-        found = {
-            ready.layer: ready for ready in self._all("unchanged port", prepare_layer, [(name,) for name in layers])
+        ready = {
+            one.layer: one for one in self._all("unchanged port", prepare_layer, {name: (name,) for name in layers})
         }
         for layer in layers:
-            for difference in found[layer].differences:
+            for difference in ready[layer].differences:
                 raise CannotRun(
                     f"The unchanged port differs from the original, so no mutant can be judged: {difference}"
                 )
-        return {layer: found[layer].enters for layer in layers}
+        return {layer: ready[layer].enters for layer in layers}
 
     def stored(self, reached: Mapping[str, Entered]) -> None:
         """The tiers of stored cases."""
-        for kill in self._all("mutants", kill_by_name, [(bug.name, reached) for bug in self.bugs]):
+        for kill in self._all("mutants", kill_by_name, {bug.name: (bug.name, reached) for bug in self.bugs}):
             self.kills[kill.mutant] = kill
+
+    def reference(self) -> tuple[str, bool]:
+        """The live reference, or why there is none; and whether there is one."""
+        (answer,) = self._all("live reference", active_reference, {"live reference": ()})
+        return answer
 
     def live(self) -> None:
         """The live tier, at the layer where each mistake was found; the layers that compile longest come first."""
@@ -135,25 +120,23 @@ class Hunt:
             case = next((kill.cases[tier] for tier in kill.killed_by if kill.layers[tier] == kill.first), "")
             at.setdefault(kill.first or bug.layer, {})[bug.name] = case
         heaviest = sorted(at, key=list(REGISTRY).index, reverse=True)
-        for found in self._all("live", kill_live, [(layer, at[layer]) for layer in heaviest]):
-            for name, (row, seconds) in found.items():
+        for rows in self._all("live", kill_live, {layer: (layer, at[layer]) for layer in heaviest}):
+            for name, (row, seconds) in rows.items():
                 self.kills[name].note("live", row, seconds)
 
 
-def run(bugs: Sequence[Mutant], is_live: bool, processes: int = PROCESSES) -> Matrix:
+def run(bugs: Sequence[Mutant], is_live: bool, workers: Workers | None = None) -> Matrix:
     """Checks the mutants in all tiers, or in all but the live one."""
     start, before = time.perf_counter(), source_digest()
-    context = multiprocessing.get_context("spawn")
-    workers = ProcessPoolExecutor(processes, mp_context=context, initializer=_one_thread_each)
-    with workers as pool, Progress(console=Console(stderr=True)) as progress:
-        hunt = Hunt(bugs, pool, progress)
+    with Runner(workers or Workers()) as running:
+        hunt = Hunt(bugs, running)
         hunt.stored(hunt.prepare(Store().layers()))
-        spoke, can_speak = pool.submit(active_reference).result() if is_live else (LEFT_OUT, False)
-        if can_speak:
+        reference, is_there = hunt.reference() if is_live else (LEFT_OUT, False)
+        if is_there:
             hunt.live()
     if source_digest() != before:
         raise CannotRun("The port's source changed during the run; run again.")
-    return Matrix([hunt.kills[bug.name] for bug in bugs], time.perf_counter() - start, spoke)
+    return Matrix([hunt.kills[bug.name] for bug in bugs], time.perf_counter() - start, reference)
 
 
 def _cell(kill: Kill, tier: str) -> float:
@@ -246,9 +229,9 @@ def section(implementation_name: str, out: Path) -> page.Section:
     return section_of(run(chosen(()), is_live=False), out)
 
 
-def count_in(precisions: Sequence[str], only: Sequence[str]) -> int:
+def count_in(precisions: Sequence[str], only: Sequence[str], workers: Workers) -> int:
     """Prints how many mutants values in each precision kill; keeps the counts of the whole catalogue for the page."""
-    found = {name: precision.killed_in(name, chosen(only), PROCESSES, _one_thread_each) for name in precisions}
+    found = {name: precision.killed_in(name, chosen(only), workers) for name in precisions}
     for name, one in found.items():
         print(
             f"Values in {name} kill {one.killed} of {one.of} mutants. Survivors: {', '.join(one.survivors) or 'none'}."
@@ -275,11 +258,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="P",
         help=f"instead, count the mutants that values in these precisions kill ({', '.join(PRECISIONS)})",
     )
+    Workers.add_arguments(parser)
     args = parser.parse_args(arguments)
     try:
+        workers = Workers.from_arguments(args)
         if args.precision:
-            return count_in(args.precision, args.only)
-        matrix = run(chosen(args.only), is_live=not args.without_live)
+            return count_in(args.precision, args.only, workers)
+        matrix = run(chosen(args.only), not args.without_live, workers)
         made = section_of(matrix, args.out)
     except (CannotRun, FixtureError) as error:
         print(f"reports.bugs: {error}", file=sys.stderr)

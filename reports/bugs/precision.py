@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +20,7 @@ from parity.mutants import PORT, Mutant, catalogue
 from parity.mutants.coverage import Entered, is_reached, stored_cases
 from parity.mutants.hunt import first_difference, opened_store, reached_by, unchanged
 from parity.mutants.mutate import load_edited
+from parity.runs.runner import Job, Runner, Workers
 from reports import page
 
 EVIDENCE = page.HERE.parent / "evidence" / "precision.json"
@@ -60,20 +59,19 @@ def is_killed(name: str, precision: str, reached: Mapping[str, Entered]) -> bool
     return first_difference(load_edited(PORT, bug.edits), layers, "goldens", (precision,)) is not None
 
 
-def killed_in(precision: str, bugs: Sequence[Mutant], processes: int, prepare: Callable[[], None]) -> Killed:
-    """Counts the mutants that values in one precision kill; `prepare` runs first in each process."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=prepare) as pool:
-        layers = Store().layers()
-        whole = list(pool.map(whole_layer, layers, [precision] * len(layers)))
-        for difference in (words for _, _, words in whole if words):
+def killed_in(precision: str, bugs: Sequence[Mutant], workers: Workers) -> Killed:
+    """Counts the mutants that values in one precision kill."""
+    with Runner(workers) as running:
+        layers = [Job(name, whole_layer, (name, precision)) for name in Store().layers()]
+        whole = {layer: (enters, words) for _, (layer, enters, words) in running.run(layers, "layers")}
+        for difference in (words for _, words in whole.values() if words):
             raise CannotRun(f"The unchanged port differs in {precision}, so no mutant can be judged: {difference}")
-        reached = {layer: functions for layer, functions, _ in whole}
-        names = [bug.name for bug in bugs]
-        killed = list(pool.map(is_killed, names, [precision] * len(names), [reached] * len(names)))
-    survivors = [name for name, is_found in zip(names, killed, strict=True) if not is_found]
+        reached = {job.name: whole[job.name][0] for job in layers}
+        mutants = [Job(bug.name, is_killed, (bug.name, precision, reached)) for bug in bugs]
+        killed = {job.name: result for job, result in running.run(mutants, f"mutants in {precision}")}
+    survivors = [bug.name for bug in bugs if not killed[bug.name]]
     made = f"{page.project_in_words()}, {datetime.now(UTC):%Y-%m-%d}"
-    return Killed(sum(killed), len(names), survivors, made)
+    return Killed(sum(killed.values()), len(bugs), survivors, made)
 
 
 def keep(found: Mapping[str, Killed], path: Path = EVIDENCE) -> None:

@@ -1,19 +1,19 @@
 """`python -m reports.catch_curves`: does it learn as the original does? Curves on Catch, over seeds, with statistics.
 
-An implementation learns 8x8 Catch under the settings of the original's `eval` notebook, once for each seed, and its
-curves are compared with the original's recorded ones (fixtures/curves/). Every life that has ended is kept at once; a
-run that was killed goes on with the others and gives the same figures. Disco103 is lived where its weights are found.
+An implementation learns 8x8 Catch with the settings of the original's `eval` notebook, once for each seed, and its
+curves are compared with the original's recorded ones (fixtures/curves/). A training run that has ended is kept at once;
+a command that was killed goes on with the others and gives the same figures. Disco103 runs where its weights are found.
 
-A learning curve proves little: it shows that something learns as fast, not that it is the same. What is the same is
-told layer by layer (`python -m reports.parity`).
+A learning curve proves little: it shows that something learns as fast, not that it is the same. Whether it is the same
+shows layer by layer (`python -m reports.parity`).
 
 Examples:
     python -m reports.catch_curves --quick
-    python -m reports.catch_curves --impl port --impl original     # the original live, beside its recorded curves
-    python -m reports.catch_curves --impl my_adapter:implementation --settings embedded --seeds 10
+    python -m reports.catch_curves --impl port --impl original     # run the original too, beside its recorded curves
+    python -m reports.catch_curves --impl my_adapter:implementation --presets bundled --seeds 10
     python -m reports.catch_curves --impl port+retrace_index_too_late    # the port with a mistake of the catalogue
     python -m reports.catch_curves --impl port+slower    # every fifth update lost: takes 1.25 times as long
-    torchrun --nproc-per-node 2 -m reports.catch_curves  # the seeds spread over processes, or machines, of one --out
+    python -m reports.catch_curves --scheduler tcp://127.0.0.1:8786    # on the workers of a dask scheduler
 """
 
 from __future__ import annotations
@@ -21,116 +21,119 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from parity.errors import CannotRun, FixtureError
+from parity.errors import CannotRun, FixtureError, WeightsMissing
 from parity.files import canonical, write_atomically
-from parity.runs import curves, life_runner, spread
-from parity.runs.curves import Recorded, Setting
-from parity.runs.life_runner import Life, Work
+from parity.runs import curves, learners
+from parity.runs.curves import Recorded
+from parity.runs.learners import TrainingRun
+from parity.runs.runner import Workers
+from parity.runs.spec import PRESETS, RunSpec, new_name, preset
 from reports import page
 from reports.catch_curves import figures, metrics, statistics
 from reports.catch_curves.figures import Group, Panel
 
 TITLE = "Learning Catch"
 DISCO_TORCH = "disco_torch"
-BESIDE = {"original": "disco_rl", DISCO_TORCH: "disco_torch"}  # shown beside the candidate where the package is there
+BESIDE = {"original": "disco_rl", DISCO_TORCH: "disco_torch"}  # shown with the candidate where the package is there
 
 
 class Share(NamedTuple):
-    """Seeds of a setting; steps, if lives are cut short; seeds of those who are shown beside the candidate."""
+    """Seeds of a preset; steps, if runs are cut short; seeds of those who are shown with the candidate."""
 
     seeds: int
     steps: int | None = None
     beside: Mapping[str, int] = {}
 
     def with_seeds(self, seeds: int) -> Share:
-        """The same with so many seeds for everyone."""
+        """The same with that many seeds for everyone."""
         return self._replace(seeds=seeds, beside=dict.fromkeys(self.beside, seeds))
 
 
 Plan = Mapping[str, Share]
-QUICK: Plan = {"embedded": Share(4, 600), "actor_critic": Share(8)}
+QUICK: Plan = {"bundled": Share(4, 600), "actor_critic": Share(8)}
 DEFAULT: Plan = {
     "disco103": Share(2, 750, {DISCO_TORCH: 1}),
-    # By the spread of the original's own lives, six seeds find equal ones equivalent with a power of 0.98 in either
-    # deciding measure; in whole lives the value loss varies more from seed to seed.
-    "embedded": Share(6, 750),
+    # By the spread of the original's own runs, six seeds find equal ones equivalent with a power of 0.98 in either
+    # deciding measure; in runs of 1,000 steps the value loss varies more from seed to seed.
+    "bundled": Share(6, 750),
     "actor_critic": Share(8, beside={"original": 3}),
 }
 FULL: Plan = {
     "disco103": Share(10, beside={"original": 1, DISCO_TORCH: 3}),
-    "embedded": Share(10, beside={"original": 3}),
+    "bundled": Share(10, beside={"original": 3}),
     "actor_critic": Share(20, beside={"original": 10}),
 }
 
 
-def available(plan: Plan, recorded: Recorded, names: Sequence[str] | None = None) -> list[tuple[Setting, Share]]:
-    """The settings of a plan; if none is named, those whose weights are there and whose curves are recorded."""
-    every, found = curves.settings(), []
+def available(plan: Plan, recorded: Recorded, names: Sequence[str] | None = None) -> list[tuple[RunSpec, Share]]:
+    """The presets of a plan; if none is named, those whose weights are there and whose curves are recorded."""
+    chosen = []
     for name, share in plan.items():
-        setting = every[name].shortened(share.steps)
-        problem = "" if names else missing(setting, recorded)
+        spec = preset(name).with_steps(share.steps)
+        problem = "" if names else missing(spec, recorded)
         if problem:
             print(f"{problem} It is left out.", file=sys.stderr)
         elif names is None or name in names:
-            found.append((setting, share))
-    if not found:
-        raise CannotRun("Nothing can be lived: for no setting there are both weights and recorded curves.")
-    return found
+            chosen.append((spec, share))
+    if not chosen:
+        raise CannotRun("Nothing can be trained: for no preset there are both weights and recorded curves.")
+    return chosen
 
 
-def missing(setting: Setting, recorded: Recorded) -> str:
-    """What a setting lacks here, in a sentence; nothing if it can be lived and judged."""
-    if setting.name not in recorded.settings():
-        return f"The original's curves with {setting.title} are not recorded in {recorded.folder}."
+def missing(spec: RunSpec, recorded: Recorded) -> str:
+    """What a preset lacks here, in a sentence; nothing if it can be trained and compared."""
+    if spec.preset not in recorded.presets():
+        return f"The original's curves with {spec.title} are not recorded in {recorded.folder}."
     try:
-        if setting.weights:
-            setting.weights_path()
-    except FixtureError as reason:
+        if spec.weights:
+            spec.weights_path()
+    except (FixtureError, WeightsMissing) as reason:
         return str(reason)
     return ""
 
 
-def can_live(name: str, setting: Setting) -> bool:
-    """Whether an implementation knows a setting; CannotRun where it does not learn at all."""
-    return life_runner.learner(name).live(setting, 0) is not None
+def can_train(name: str, spec: RunSpec) -> bool:
+    """Whether an implementation knows a preset; CannotRun where it does not learn at all."""
+    return learners.learner(name).train(spec) is not None
 
 
-def wanted(names: Sequence[str], plan: Sequence[tuple[Setting, Share]], beside: Sequence[str] = ()) -> list[Life]:
-    """All lives, by setting, then by implementation."""
-    found = []
-    for setting, share in plan:
+def runs_of(
+    names: Sequence[str], plan: Sequence[tuple[RunSpec, Share]], beside: Sequence[str] = ()
+) -> list[TrainingRun]:
+    """All runs, by preset, then by implementation."""
+    runs = []
+    for spec, share in plan:
         counts = [(name, share.seeds) for name in names] + [(name, share.beside.get(name, 0)) for name in beside]
         for name, count in counts:
-            if count and can_live(name, setting):
-                found += [Life(name, setting, seed) for seed in range(count)]
-    if not found:
-        raise CannotRun(f"{', '.join(names)} can live none of these settings: {', '.join(s.name for s, _ in plan)}.")
-    return found
+            if count and can_train(name, spec):
+                runs += [TrainingRun(name, spec.with_seed(seed)) for seed in range(count)]
+    if not runs:
+        raise CannotRun(f"{', '.join(names)} can train none of these presets: {', '.join(s.preset for s, _ in plan)}.")
+    return runs
 
 
-def judged(asked: Sequence[Life], recorded: Recorded, work: Work, jobs: int) -> list[Panel]:
-    """Lives all lives and compares them, setting by setting."""
-    settings = {life.setting.name: life.setting for life in asked}
+def compare(runs: Sequence[TrainingRun], recorded: Recorded, folder: Path, workers: Workers) -> list[Panel]:
+    """Trains all runs and compares them with the recorded ones, preset by preset."""
+    specs = {run.spec.preset: run.spec.with_seed(0) for run in runs}
     refs = {
-        name: {seed: curve.first(setting.num_steps) for seed, curve in recorded.curves(setting).items()}
-        for name, setting in settings.items()
+        name: {seed: curve.first(spec.num_steps) for seed, curve in recorded.curves(spec).items()}
+        for name, spec in specs.items()
     }
-    ended = life_runner.run(asked, work, jobs)
+    trained = learners.train_all(runs, folder, workers)
     panels = []
-    for name, setting in settings.items():
+    for name, spec in specs.items():
         groups = []
-        for who in dict.fromkeys(life.learner for life in asked if life.setting.name == name):
-            mine = {x.seed: ended[x.key] for x in asked if (x.learner, x.setting.name) == (who, name)}
+        for who in dict.fromkeys(run.learner for run in runs if run.spec.preset == name):
+            mine = {x.spec.seed: trained[x.key] for x in runs if (x.learner, x.spec.preset) == (who, name)}
             groups.append(Group(who, mine, statistics.judge(list(mine.values()), list(refs[name].values()))))
-        panels.append(Panel(setting, refs[name], groups))
+        panels.append(Panel(spec, refs[name], groups))
     return panels
 
 
@@ -157,15 +160,15 @@ def write_data(panels: list[Panel], out: Path) -> tuple[str, list[str]]:
 def verdict_in_words(name: str, panels: Sequence[Panel]) -> tuple[bool, str]:
     """Whether an implementation learns as the original does, and a sentence.
 
-    It does if it is different under no setting and equivalent under one at least.
+    It does if it is different with no preset and equivalent with one at least.
     """
-    states = {p.setting.title: g.verdict.state for p in panels for g in p.groups if g.name == name}
+    states = {p.spec.title: g.verdict.state for p in panels for g in p.groups if g.name == name}
     said = "; ".join(f"{state} with {title}" for title, state in states.items())
     return "different" not in states.values() and "equivalent" in states.values(), f"{name} learns Catch: {said}."
 
 
 def state_of(name: str, panels: Sequence[Panel]) -> str:
-    """The verdict on an implementation over all settings, in a few words."""
+    """The verdict on an implementation over all presets, in a few words."""
     states = [g.verdict.state for p in panels for g in p.groups if g.name == name]
     alike = states.count("equivalent")
     if "different" in states or not alike:
@@ -179,13 +182,13 @@ def made_section(panels: list[Panel], name: str, recorded: Recorded, command: st
     image, files = write_data(panels, out)
     is_equal, words = verdict_in_words(name, panels)
     is_beside = any(group.name == DISCO_TORCH for panel in panels for group in panel.groups)
-    entry = recorded.manifest["curves"][panels[0].setting.name]
+    entry = recorded.manifest["curves"][panels[0].spec.preset]
     body = page.render(
         "curves.html.j2",
         panels=panels,
         image=image,
         measures=metrics.MEASURES,
-        power={panel.setting.name: figures.power_rows(list(panel.ref.values())) for panel in panels},
+        power={panel.spec.preset: figures.power_rows(list(panel.ref.values())) for panel in panels},
         audit=what_the_audit_found(out) if is_beside else [],
     )
     packages = ", ".join(f"{package} {version}" for package, version in entry["packages"].items())
@@ -197,25 +200,24 @@ def made_section(panels: list[Panel], name: str, recorded: Recorded, command: st
         command=command,
         body=body,
         provenance=[
-            ("candidate", f"{name} ({life_runner.learner(name).description})"),
+            ("candidate", f"{name} ({learners.learner(name).description})"),
             (
                 "reference",
                 f"the original's recorded curves: {entry['original']['repository']} at {entry['original']['commit']}",
             ),
             ("recorded with", packages),
-            ("settings", "; ".join(_setting_in_words(panel.setting) for panel in panels)),
+            ("settings", "; ".join(_in_words(panel.spec) for panel in panels)),
         ],
         files=files,
         badge=state_of(name, panels),
     )
 
 
-def _setting_in_words(setting: Setting) -> str:
-    loop = setting.loop
+def _in_words(spec: RunSpec) -> str:
+    loop = spec.loop
     return (
-        f"{setting.title}: {loop['rows']}x{loop['columns']} boards, {setting.num_steps} steps of "
-        f"{loop['rollout_length']} frames on {loop['batch_size'] // loop['replay_ratio']} boards, batches of "
-        f"{loop['batch_size']}, learning rate {setting.agent['learning_rate']:g}"
+        f"{spec.title}: {loop.rows}x{loop.columns} boards, {spec.num_steps} steps of {loop.rollout_length} frames on "
+        f"{loop.num_envs} boards, batches of {loop.batch_size}, learning rate {spec.agent['learning_rate']:g}"
     )
 
 
@@ -228,20 +230,14 @@ def section(implementation_name: str, out: Path, plan: Plan = DEFAULT) -> page.S
     """The section for the whole page; a sentence where the implementation does not learn."""
     command = f"python -m reports.catch_curves --impl {implementation_name}"
     try:
-        life_runner.learner(implementation_name)
+        learners.learner(implementation_name)
     except CannotRun as reason:
         body = Markup("<p>{}</p>").format(reason)
-        verdict = f"{implementation_name} was not let learn."
+        verdict = f"{implementation_name} does not learn."
         return page.Section("curves", TITLE, verdict, True, command, body, kind="not run")
     recorded = Recorded()
-    asked = wanted([implementation_name], available(plan, recorded), shown_beside([implementation_name]))
-    panels = judged(asked, recorded, Work(out / "lives"), cores())
-    return made_section(panels, implementation_name, recorded, command, out)
-
-
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    runs = runs_of([implementation_name], available(plan, recorded), shown_beside([implementation_name]))
+    return made_section(compare(runs, recorded, out / "runs", Workers()), implementation_name, recorded, command, out)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -258,11 +254,12 @@ def parser() -> argparse.ArgumentParser:
     length = made.add_mutually_exclusive_group()
     length.add_argument("--quick", action="store_true", help="within 2 minutes on 2 cores")
     length.add_argument("--full", action="store_true", help="as many seeds as recorded; an hour with Disco103")
-    names = list(curves.settings())
-    made.add_argument("--settings", nargs="+", choices=names, metavar="NAME", help=f"only these: {', '.join(names)}")
+    chosen: dict[str, Any] = {"nargs": "+", "choices": PRESETS, "metavar": "NAME", "type": new_name}
+    made.add_argument("--presets", **chosen, help=f"only these: {', '.join(PRESETS)}")
+    made.add_argument("--settings", dest="presets", **chosen, help=argparse.SUPPRESS)
     made.add_argument("--seeds", type=int, metavar="N", help="seeds 0 to N-1 for everyone")
-    made.add_argument("--steps", type=int, metavar="N", help="cut lives short; the original's are cut as well")
-    made.add_argument("--jobs", type=int, metavar="N", help="processes of each rank (default: one for each core)")
+    made.add_argument("--steps", type=int, metavar="N", help="cut runs short; the original's are cut as well")
+    Workers.add_arguments(made)
     made.add_argument("--recorded", type=Path, default=curves.FOLDER, metavar="DIR", help="(default: fixtures/curves)")
     made.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
     made.add_argument("--json", type=Path, metavar="FILE", help="write the verdict for machines")
@@ -271,54 +268,41 @@ def parser() -> argparse.ArgumentParser:
 
 def chosen_plan(args: argparse.Namespace) -> Plan:
     """The plan that the options ask for."""
-    for name in ("seeds", "steps", "jobs"):
+    for name in ("seeds", "steps"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise CannotRun(f"--{name} takes at least 1.")
     plan = dict(QUICK if args.quick else FULL if args.full else DEFAULT)
-    for name in args.settings or ():
+    for name in args.presets or ():
         plan.setdefault(name, DEFAULT[name])
     if args.seeds is not None:
-        plan = {
-            name: share._replace(seeds=args.seeds, beside=dict.fromkeys(share.beside, args.seeds))
-            for name, share in plan.items()
-        }
+        plan = {name: share.with_seeds(args.seeds) for name, share in plan.items()}
     if args.steps is not None:
         plan = {name: share._replace(steps=args.steps) for name, share in plan.items()}
     return plan
 
 
-def run(args: argparse.Namespace, command: str) -> page.Section | None:
-    """Lives, compares and makes the section; None on all ranks but the first, which only live their share."""
-    plan, names = chosen_plan(args), list(dict.fromkeys(args.impl or ["port"]))
+def run(args: argparse.Namespace, command: str) -> page.Section:
+    """Trains, compares and makes the section."""
+    plan, names, workers = chosen_plan(args), list(dict.fromkeys(args.impl or ["port"])), Workers.from_arguments(args)
     recorded = Recorded(args.recorded)
     beside = [] if args.impl else shown_beside(names)
-    asked = wanted(names, available(plan, recorded, args.settings), beside)
-    work, here = Work(args.out / "lives"), spread.place()
-    jobs = args.jobs or max(1, cores() // here.beside)
-    if here.size > 1:
-        with spread.heard(work, here):
-            life_runner.run(spread.share(asked, here), work, jobs)
-            if here.rank > 0:
-                return None
-            spread.wait(asked, work, here)
-    panels = judged(asked, recorded, work, jobs)
+    runs = runs_of(names, available(plan, recorded, args.presets), beside)
+    panels = compare(runs, recorded, args.out / "runs", workers)
     for panel in panels:
         for group in panel.groups:
-            print(f"{panel.setting.title}, {group.name}: {group.verdict.words}")
+            print(f"{panel.spec.title}, {group.name}: {group.verdict.words}")
     return made_section(panels, names[0], recorded, command, args.out)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 equivalent, 1 different (or undecided under every setting), 2 could not run."""
+    """0 equivalent, 1 different (or undecided with every preset), 2 could not run."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     args = parser().parse_args(given)
     try:
         made = run(args, " ".join(["python -m reports.catch_curves", *given]))
-    except (CannotRun, FixtureError) as error:
+    except (CannotRun, FixtureError, WeightsMissing) as error:
         print(f"reports.catch_curves: {error}", file=sys.stderr)
         return 2
-    if made is None:
-        return 0
     path = page.write([made], args.out)
     if args.json:
         write_atomically(args.json, page.as_json([made]))

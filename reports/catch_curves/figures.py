@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from parity.runs.curves import Curve, Setting
+from parity.runs.curves import Curve
+from parity.runs.spec import RunSpec
 from reports.catch_curves import metrics, power, statistics
 from reports.catch_curves.metrics import MEASURES, MISSED
 from reports.catch_curves.power import ALPHA, FEWEST, POWER
@@ -25,12 +26,12 @@ SEED_COUNTS = (3, 5, 10, 20)
 
 @dataclass(frozen=True)
 class Group:
-    """Lives of one implementation under one setting.
+    """Runs of one implementation with one preset.
 
     Attributes:
         name: of the implementation.
         curves: by seed.
-        verdict: against the original's lives.
+        verdict: against the original's runs.
     """
 
     name: str
@@ -40,24 +41,24 @@ class Group:
 
 @dataclass(frozen=True)
 class Panel:
-    """One setting: the original's recorded lives and those of others."""
+    """One preset: the original's recorded runs and those of others."""
 
-    setting: Setting
+    spec: RunSpec
     ref: Mapping[int, Curve]
     groups: Sequence[Group]
 
     def everyone(self) -> list[tuple[str, Mapping[int, Curve]]]:
-        """All lives by implementation, the original's first."""
+        """All runs by implementation, the original's first."""
         return [(ORIGINAL, self.ref), *((group.name, group.curves) for group in self.groups)]
 
 
 def rows(panels: Sequence[Panel]) -> pd.DataFrame:
-    """A row for each step of each life."""
+    """A row for each step of each run."""
     tables = []
     for panel in panels:
         for name, curves in panel.everyone():
             for seed, curve in curves.items():
-                table = {"setting": panel.setting.name, "implementation": name, "seed": seed}
+                table = {"preset": panel.spec.preset, "implementation": name, "seed": seed}
                 table |= {"step": range(1, len(curve) + 1), "frames": curve.frames, "catch_rate": curve.catch_rates}
                 table["value_loss"] = [math.nan if loss is None else loss for loss in curve.value_losses]
                 table |= {"episodes": [len(c) for c in curve.caught], "caught": [sum(c) for c in curve.caught]}
@@ -66,7 +67,7 @@ def rows(panels: Sequence[Panel]) -> pd.DataFrame:
 
 
 def power_rows(ref: Sequence[Curve]) -> list[dict[str, Any]]:
-    """What so many seeds against the recorded ones can tell, from the spread of the recorded ones."""
+    """What a number of seeds against the recorded ones can show, from the spread of the recorded ones."""
     if len(ref) < FEWEST:
         return []
     spread = float(MISSED.scaled(metrics.measured(ref)["missed"]).std(ddof=1))
@@ -84,7 +85,7 @@ def power_rows(ref: Sequence[Curve]) -> list[dict[str, Any]]:
 
 
 def _numbers(curves: Mapping[int, Curve]) -> dict[str, Any]:
-    """Each measure of each life, in the order of the seeds; None for a time never reached."""
+    """Each measure of each run, in the order of the seeds; None for a time never reached."""
     found = metrics.measured(list(curves.values()))
     return {
         "seeds": list(curves),
@@ -98,9 +99,9 @@ def summary(panels: Sequence[Panel]) -> dict[str, Any]:
         "alpha": ALPHA,
         "power_wanted": POWER,
         "margins": {measure.name: measure.margin for measure in MEASURES},
-        "settings": {
-            panel.setting.name: {
-                "steps": panel.setting.num_steps,
+        "presets": {
+            panel.spec.preset: {
+                "steps": panel.spec.num_steps,
                 "original": _numbers(panel.ref),
                 "power": power_rows(list(panel.ref.values())),
                 "candidates": {
@@ -119,13 +120,13 @@ def summary(panels: Sequence[Panel]) -> dict[str, Any]:
 
 
 def figure(panels: Sequence[Panel]) -> Figure:
-    """Catch rates over learner steps: each life thin, their mean thick, its 95% bootstrap band shaded."""
+    """Catch rates over learner steps: each run thin, their mean thick, its 95% bootstrap band shaded."""
     drawing = Figure(figsize=(1.2 + 3.9 * len(panels), 4.0), layout="constrained")
     for axes, panel in zip(drawing.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for (name, curves), colour in zip(panel.everyone(), (GREY, *COLOURS * len(panel.groups)), strict=False):
             _draw(axes, f"{name} ({len(curves)})", list(curves.values()), colour)
-        axes.set(xlim=(0, panel.setting.num_steps), ylim=(0, 1.02), xlabel="learner steps")
-        axes.set_title(panel.setting.title, fontsize=10)
+        axes.set(xlim=(0, panel.spec.num_steps), ylim=(0, 1.02), xlabel="learner steps")
+        axes.set_title(panel.spec.title, fontsize=10)
         axes.grid(color="#999999", alpha=0.25, lw=0.6)
         axes.legend(loc="lower right", frameon=False, fontsize=8, title="seeds in brackets", title_fontsize=7)
     drawing.axes[0].set_ylabel("catch rate over the last 100 episodes")

@@ -1,9 +1,9 @@
-"""What is measured of a life on Catch: five numbers, of which two decide.
+"""What is measured of a run on Catch: five numbers, of which two decide.
 
-The share of balls missed over the whole life (the area above its curve) grows in proportion to the time that learning
+The share of balls missed over the whole run (the area above its curve) grows in proportion to the time that learning
 takes, uses the whole curve and is never censored, so it varies less from seed to seed than any time does. Its margin is
 what learning 1.2 times as long, or as short, would make of the original's own curves, so that it means the same for
-lives of any length. The value loss in the second half of a life hardly varies from seed to seed, and tells where value
+runs of any length. The value loss in the second half of a run hardly varies from seed to seed, and tells where value
 targets are wrong although the agent learns all the same. Both are compared as ratios. Beside them stand the steps to a
 catch rate of 50% and of 90%, as ratios too, and the catch rate at the end, as a difference.
 """
@@ -21,7 +21,7 @@ from parity.runs.curves import LAST_EPISODES, Curve
 
 @dataclass(frozen=True)
 class Measure:
-    """A number taken of each life.
+    """A number taken of each run.
 
     Attributes:
         name: of it.
@@ -38,7 +38,7 @@ class Measure:
     is_of_time: bool = False
 
     def scaled(self, values: np.ndarray) -> np.ndarray:
-        """Values on the scale on which they are compared; a life without a miss counts as one in 10,000 missed."""
+        """Values on the scale on which they are compared; a run without a miss counts as one in 10,000 missed."""
         return np.log(np.maximum(values, 1e-4)) if self.is_ratio else values
 
     def unscaled(self, value: float) -> float:
@@ -63,7 +63,7 @@ def _stretched_missed(ref: Sequence[Curve], factor: float) -> float:
     return float(np.mean(changes))
 
 
-MISSED = Measure("missed", "balls missed over the life", True, 1.2, is_of_time=True)
+MISSED = Measure("missed", "balls missed over the run", True, 1.2, is_of_time=True)
 LOSS = Measure("value_loss", "value loss in the second half", True, 1.03)
 DECIDING = (MISSED, LOSS)
 MEASURES = (
@@ -81,12 +81,12 @@ def time_to(curve: Curve, bar: float) -> float:
 
 
 def area(curve: Curve) -> float:
-    """The mean catch rate over the life, from 0 to 1: the area under the curve."""
+    """The mean catch rate over the run, from 0 to 1: the area under the curve."""
     return float(np.nanmean(curve.catch_rates))
 
 
 def late_loss(curve: Curve) -> float:
-    """The mean value loss in the second half of a life; NaN where none was logged.
+    """The mean value loss in the second half of a run; NaN where none was logged.
 
     In the first half the few steps in which a beginner's loss falls outweigh all others, and they vary with the seed.
     """
@@ -95,7 +95,7 @@ def late_loss(curve: Curve) -> float:
 
 
 def measured(curves: Sequence[Curve]) -> dict[str, np.ndarray]:
-    """Measure -> [n], for each life, NaN where there is none; the area under the curve beside them."""
+    """Measure -> [n], for each run, NaN where there is none; the area under the curve beside them."""
     areas = np.array([area(curve) for curve in curves])
     return {
         "missed": 1.0 - areas,

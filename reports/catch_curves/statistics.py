@@ -1,6 +1,6 @@
 """Are two sets of learning curves the same? Seeds are the unit; the tests are scipy's and statsmodels'.
 
-Of each life the numbers of `reports.catch_curves.metrics` are taken.
+Of each run the numbers of `reports.catch_curves.metrics` are taken.
 
 Equivalence is shown, not assumed: by two one-sided t-tests (TOST, without assuming equal variances) the ratio must be
 significantly inside its margin. Else Welch's t-test (for times that some seed never reaches, the log-rank
@@ -37,7 +37,7 @@ class Comparison:
         state: equivalent, different or undecided.
         n: seeds of the candidate.
         n_ref: seeds of the reference.
-        got: the candidate's mean (geometric for ratios); None where a life never gets there.
+        got: the candidate's mean (geometric for ratios); None where a run never gets there.
         ref: the reference's.
         effect: their ratio or difference.
         low: lower end of its confidence interval, 90% (that of TOST at 5%).
@@ -51,8 +51,8 @@ class Comparison:
         power: of TOST, if both are the same in truth, with this spread and these seeds.
         seeds_needed: on each side, for a power of 80%; None where more than 1,000, or where the spread is unknown.
         detectable: the smallest ratio above 1, or difference, that the t-test finds with a power of 80%.
-        censored: lives of the candidate that never get there.
-        censored_ref: lives of the reference that never do.
+        censored: runs of the candidate that never get there.
+        censored_ref: runs of the reference that never do.
     """
 
     measure: str
@@ -100,7 +100,7 @@ def compare(measure: Measure, got: np.ndarray, ref: np.ndarray, bounds: tuple[fl
     Args:
         measure: which.
         bounds: its margin, on the scale of the comparison.
-        got: [n], of the candidate's lives; infinite for a time never reached.
+        got: [n], of the candidate's runs; infinite for a time never reached.
         ref: [n_ref], of the reference's.
     """
     sizes: dict[str, Any] = {"measure": measure.name, "n": len(got), "n_ref": len(ref)}
@@ -140,13 +140,13 @@ def _tests(x: np.ndarray, y: np.ndarray, bounds: tuple[float, float]) -> dict[st
 
 
 def _exact(effect: float, bounds: tuple[float, float]) -> dict[str, float]:
-    """Where no life differs from another of its group, there is nothing to test."""
+    """Where no run differs from another of its group, there is nothing to test."""
     ends = dict.fromkeys(("low", "high", "bootstrap_low", "bootstrap_high"), effect)
     return {"p_equivalent": float(not bounds[0] < effect < bounds[1]), "p_different": float(effect == 0.0), **ends}
 
 
 def _compare_censored(got: np.ndarray, ref: np.ndarray, sizes: dict[str, Any]) -> Comparison:
-    """Times that some life never reaches have no mean: the log-rank test compares when each gets there."""
+    """Times that some run never reaches have no mean: the log-rank test compares when each gets there."""
     means = {"got": _geometric_mean(got), "ref": _geometric_mean(ref)}
     is_all = np.isinf(got).all() and np.isinf(ref).all()
     p = None if is_all or min(len(got), len(ref)) < FEWEST else float(stats.logrank(*map(_observed, (got, ref))).pvalue)
@@ -179,7 +179,7 @@ def band(rates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _interval(samples: tuple[np.ndarray, ...], statistic: Any, level: float) -> tuple[Any, Any]:
-    """By percentiles; seeds stand along the first axis, and whole lives are drawn."""
+    """By percentiles; seeds stand along the first axis, and whole runs are drawn."""
     found = stats.bootstrap(
         *(samples, statistic),
         confidence_level=level,
@@ -195,7 +195,7 @@ def _interval(samples: tuple[np.ndarray, ...], statistic: Any, level: float) -> 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A candidate against the reference under one setting.
+    """A candidate against the reference with one preset.
 
     Attributes:
         state: equivalent, different or undecided.
@@ -209,7 +209,7 @@ class Verdict:
 
 
 def judge(got: Sequence[Curve], ref: Sequence[Curve]) -> Verdict:
-    """Compares two sets of lives.
+    """Compares two sets of runs.
 
     They are different if any measure is, all tests taken together (Holm), and it is not inside its margin; equivalent
     if the deciding measures are.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +13,25 @@ from matplotlib.figure import Figure
 from parity.files import canonical, write_atomically
 from parity.runs.lockstep import Comparison
 from reports import page
-from reports.lockstep.verdict import DRIFT_LIMIT, Group, Lived, Verdict, in_words
+from reports.lockstep.compared import ComparedRun
+from reports.lockstep.verdict import DRIFT_LIMIT, Group, Verdict, in_words
 
 TITLE = "In lockstep with the original"
 BLUE, ORANGE, GREEN = "#2a78d6", "#d97a1f", "#2e8b57"
 RECORDED_WITH = ("jax", "dm-haiku", "rlax", "distrax", "optax")
 WEIGHTS = {
     "disco103": "Disco103 (sha256 verified)",
-    "embedded": "the rule in the box, meta-trained here",
+    "bundled": "the bundled rule, meta-trained here",
     "actor_critic": "none (actor-critic)",
 }
 
 
-def table(lived: list[Lived]) -> pd.DataFrame:
-    """One row for each step of each life."""
+def table(runs: Sequence[ComparedRun]) -> pd.DataFrame:
+    """One row for each step of each run."""
     parts = []
-    for one in lived:
+    for one in runs:
         columns: dict[str, Any] = {
-            "life": one.life,
+            "run": one.name,
             "dtype": one.dtype,
             "step": np.arange(one.port.steps) + 1,
             "acts_alike": np.arange(one.port.steps) < one.port.together,
@@ -51,15 +52,15 @@ def _padded(values: np.ndarray, steps: int) -> np.ndarray:
 
 
 def figure(groups: list[Group]) -> Figure:
-    """Drift of the parameters step by step: the port's in blue, the original's own beside it."""
-    kinds = list(dict.fromkeys(group.kind for group in groups))
+    """Drift of the parameters step by step: the port's in blue, the original's own in orange."""
+    presets = list(dict.fromkeys(group.preset for group in groups))
     dtypes = list(dict.fromkeys(group.dtype for group in groups))
-    drawing = Figure(figsize=(4.6 * len(dtypes), 2.6 * len(kinds) + 0.5), layout="constrained")
-    grid = drawing.subplots(len(kinds), len(dtypes), squeeze=False)
+    drawing = Figure(figsize=(4.6 * len(dtypes), 2.6 * len(presets) + 0.5), layout="constrained")
+    grid = drawing.subplots(len(presets), len(dtypes), squeeze=False)
     for axes in grid.flat:
         axes.set_visible(False)
     for group in groups:
-        _panel(grid[kinds.index(group.kind)][dtypes.index(group.dtype)], group)
+        _panel(grid[presets.index(group.preset)][dtypes.index(group.dtype)], group)
     handles = {label: line for axes in grid.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     drawing.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     return drawing
@@ -67,14 +68,14 @@ def figure(groups: list[Group]) -> Figure:
 
 def _panel(axes: Any, group: Group) -> None:
     axes.set_visible(True)
-    for one in group.lived:
+    for one in group.runs:
         if one.wide is not None:
             _line(axes, one.wide, GREEN, "original in float64", 3.0, 9)
         for other in one.own.values():
-            _line(axes, other, ORANGE, "original, moved by one unit in the last place", 0.9, 5)
+            _line(axes, other, ORANGE, "original, perturbed by one unit in the last place", 0.9, 5)
         _line(axes, one.port, BLUE, "port", 1.1, 4)
-    axes.set(yscale="log", xlim=(0, max(one.port.steps for one in group.lived)))
-    axes.set_title(f"{group.kind.replace('_', '-')}, {group.dtype}", fontsize=9, loc="left")
+    axes.set(yscale="log", xlim=(0, max(one.port.steps for one in group.runs)))
+    axes.set_title(f"{group.preset.replace('_', '-')}, {group.dtype}", fontsize=9, loc="left")
     axes.set_xlabel("step; a dot at the first different action", fontsize=8)
     axes.set_ylabel("drift / norm of parameters", fontsize=8)
     axes.tick_params(labelsize=7)
@@ -110,17 +111,17 @@ def summary(verdict: Verdict) -> dict[str, Any]:
         "seconds": round(verdict.seconds, 1),
         "groups": [
             {
-                "kind": group.kind,
+                "preset": group.preset,
                 "dtype": group.dtype,
                 "equal": group.is_equal,
-                "lives": len(group.lived),
+                "runs": len(group.runs),
                 "actions": group.actions,
                 "first_different_step": _finite(group.first),
                 "own_first_different_step": _finite(group.own_first),
                 "chance_of_being_earlier": _finite(group.chance),
                 "drift_ratio": _finite(group.ratio),
                 "distance_to_float64": _finite(group.to_truth),
-                "taken_over_every": group.renewed,
+                "resync_every": group.every,
                 "learner_steps": [
                     {name: _finite(x) if isinstance(x, float) else x for name, x in step._asdict().items()}
                     for step in group.learner_steps
@@ -130,29 +131,30 @@ def summary(verdict: Verdict) -> dict[str, Any]:
             }
             for group in verdict.groups
         ],
-        "lives": [
+        "runs": [
             {
-                "tape": one.port.tape,
+                "reference": one.port.reference,
                 "steps": one.port.steps,
                 "first": _first(one.port),
                 "own_first": {label: _first(other) for label, other in one.own.items()},
                 "drift_ratio": _finite(one.ratio),
             }
-            for one in verdict.lived
+            for one in verdict.runs
         ],
         "not_run": verdict.skipped,
     }
 
 
-def _provenance(verdict: Verdict, found: Mapping[str, Any], is_live: bool) -> list[tuple[str, str]]:
-    how = "lived here for this run" if is_live else "recorded on tape"
-    kinds = dict.fromkeys(one.kind for one in verdict.lived)
-    packages = ", ".join(f"{name} {found['packages'][name]}" for name in RECORDED_WITH if name in found["packages"])
+def _provenance(verdict: Verdict, origin: Mapping[str, Any], is_live: bool) -> list[tuple[str, str]]:
+    how = "run here for this report" if is_live else "from recorded traces"
+    presets = dict.fromkeys(one.preset for one in verdict.runs)
+    versions = origin["packages"]
+    packages = ", ".join(f"{name} {versions[name]}" for name in RECORDED_WITH if name in versions)
     return [
         ("candidate", "the port, in a closed loop of its own"),
-        ("reference", f"the original, {how}: {found['original']['repository']} at {found['original']['commit']}"),
+        ("reference", f"the original, {how}: {origin['original']['repository']} at {origin['original']['commit']}"),
         ("recorded with", packages),
-        ("weights", ", ".join(WEIGHTS.get(kind, kind) for kind in kinds)),
+        ("weights", ", ".join(WEIGHTS.get(name, name) for name in presets)),
     ]
 
 
@@ -162,16 +164,16 @@ def section_of(
     """Writes picture, CSV and summary; returns the section.
 
     Args:
-        verdict: what was lived.
-        origin: where the original's lives come from, as in a manifest of tapes.
+        verdict: on the runs.
+        origin: provenance of the original's runs, as in a manifest of traces.
         command: that makes the section.
         out: folder for the files.
-        is_live: whether the original lived for this run.
+        is_live: whether the original ran for this report.
     """
     drawing = figure(verdict.groups)
     out.mkdir(parents=True, exist_ok=True)
     drawing.savefig(out / "lockstep.png", dpi=130)
-    write_atomically(out / "lockstep.csv", table(list(verdict.lived)).to_csv(index=False).encode())
+    write_atomically(out / "lockstep.csv", table(verdict.runs).to_csv(index=False).encode())
     write_atomically(out / "lockstep.json", canonical(summary(verdict)).encode())
     return page.Section(
         name="lockstep",
@@ -182,7 +184,7 @@ def section_of(
         body=page.render(
             "lockstep.html.j2",
             groups=verdict.groups,
-            lived=verdict.lived,
+            runs=verdict.runs,
             skipped=verdict.skipped,
             limit=DRIFT_LIMIT,
             image=page.picture(drawing),

@@ -33,7 +33,7 @@ from rich.console import Console
 
 from parity.errors import CannotRun
 from parity.files import write_atomically
-from parity.runs.side_by_side import cores
+from parity.runs.runner import cores
 from reports import page
 from reports.speed import port as speed_port
 from reports.speed import workload
@@ -188,7 +188,7 @@ def time_task(plan: Plan, task: str, label: str, work: Work) -> Timing:
         in_turns(workers, keys, 1)  # a first round that does not count
         samples = of_task(in_turns(workers, keys, plan.repeats))
         is_actor = task == "actor_unroll"
-        frames = work.setting.loop["rollout_length"] * work.num_envs if is_actor else 0
+        frames = work.setting.loop.rollout_length * work.num_envs if is_actor else 0
         counted = {"actor_unroll": "policy_flops", "learner_step": "flops"}.get(task)
         flops = workers[PORT].ask("tell", counted, work) if counted else 0
     return Timing(label, samples, first, not_run, frames, flops)
@@ -210,9 +210,10 @@ def time_learner(plan: Plan, work: Work) -> tuple[Timing, list[Sample], list[dic
 
 def time_run(plan: Plan, work: Work) -> Timing:
     """Steps of a whole run in turns: while the buffer fills, the first that learns, and then as many as asked for."""
-    loop = work.setting.loop
-    fills = loop["batch_size"] // work.num_envs - 1
-    endless = replace(work, setting=replace(work.setting, loop={**loop, "num_steps": ENDLESS}), rollout={})
+    fills = work.setting.loop.batch_size // work.num_envs - 1
+    endless = replace(
+        work, setting=replace(work.setting, loop=replace(work.setting.loop, num_steps=ENDLESS)), rollout={}
+    )
     not_run: dict[str, str] = {}
     with started(plan.names_for("catch_run"), plan.threads, not_run) as workers:
         first = prepared(workers, "catch_run", endless, not_run)
@@ -273,7 +274,7 @@ def run(plan: Plan, absent: Mapping[str, str]) -> Found:
         "load_before": before,
         "load_after": load(),
         "rounds": plan.repeats,
-        "size": f"T = {loop['rollout_length'] - 1}, B = {loop['batch_size']}, {work.num_envs} environments, 8x8 Catch",
+        "size": f"T = {loop.rollout_length - 1}, B = {loop.batch_size}, {work.num_envs} environments, 8x8 Catch",
     }
     return Found(timings, matmul, 2 * speed_port.MATMUL_SIZE**3, stages, growth, machine, words, absent)
 

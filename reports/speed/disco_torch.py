@@ -23,8 +23,8 @@ def made_trainer(work: Work) -> Any:
             agent,
             device=torch.device("cpu"),
             lr=setting.agent["learning_rate"],
-            replay_capacity=setting.loop["capacity"],
-            batch_size=setting.loop["batch_size"],
+            replay_capacity=setting.loop.capacity,
+            batch_size=setting.loop.batch_size,
             weights_path=str(setting.weights_path()),
         )
 
@@ -57,15 +57,15 @@ class DiscoTorch:
         carried: list[Any] = [boards.seen(), agent.init_lstm_state(work.num_envs, device)]
 
         def unroll() -> None:
-            _, *carried[:] = trainer.collect_rollout(agent, boards.step, *carried, loop["rollout_length"], device)
+            _, *carried[:] = trainer.collect_rollout(agent, boards.step, *carried, loop.rollout_length, device)
 
         return Job(unroll)
 
     def _catch_run(self, work: Work) -> Job:
-        life = curves._live(work.setting, work.seed)
+        run = curves._steps(work.setting)
 
         def step() -> None:
-            next(life)
-            torch.set_num_threads(self.threads)  # a life, when it begins, takes only one
+            next(run)
+            torch.set_num_threads(self.threads)  # a run, when it begins, takes only one
 
         return Job(step)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from parity.runs.side_by_side import cores
+from parity.runs.runner import cores
 from port.fast import learner
 from port.fast.learner import Parts
 from reports.speed import workload

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ class Actor:
 
     def __init__(self, work: Work):
         """Starts the environments."""
-        self.env, self.loop = Catch(*work.board), EvalConfig(**work.setting.loop, seed=work.seed)
+        self.env, self.loop = Catch(*work.board), EvalConfig(**asdict(work.setting.loop), seed=work.seed)
         self.params = load_params(work, make_agent(work))
         generator = torch.Generator().manual_seed(work.seed)
         self.chance = DrawnRandomness(self.loop, self.env, generator, torch.float32)
@@ -102,7 +103,7 @@ class Port:
     def _catch_run(self, work: Work) -> Job:
         agent = make_agent(work)
         meta_params = weights.load_npz(work.setting.weights_path(), agent.config.meta_net)
-        loop = EvalConfig(**work.setting.loop, seed=work.seed)
+        loop = EvalConfig(**asdict(work.setting.loop), seed=work.seed)
         life = live(agent, meta_params, loop, state=agent.learner_state(load_params(work, agent)))
         return Job(lambda: next(life))
 

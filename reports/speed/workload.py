@@ -11,15 +11,15 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from parity.runs.curves import BOARD, FULL_SIZE, NOTEBOOK, Setting
+from parity.runs.spec import DISCO103_AGENT, Loop, RunSpec
 
 Arrays: TypeAlias = dict[str, np.ndarray]
 CATCH_ACTIONS = 3
 
 
 @dataclass(frozen=True)
-class Timed(Setting):
-    """A setting whose weights lie in a file that was made for the run."""
+class Timed(RunSpec):
+    """A run whose weights lie in a file that was made for the run."""
 
     file: Path = Path()
 
@@ -37,35 +37,37 @@ class Work:
         num_actions: A.
         params: the agent's, by the original's names; empty where the piece does not learn from the batch.
         rollout: the batch, [T+1, B, ...] each: observations, actions, rewards, discounts, logits.
-        seed: of what is drawn.
     """
 
     setting: Timed
     num_actions: int = CATCH_ACTIONS
     params: Arrays = field(default_factory=dict)
     rollout: Arrays = field(default_factory=dict)
-    seed: int = 0
+
+    @property
+    def seed(self) -> int:
+        """Of what is drawn."""
+        return self.setting.seed
 
     @property
     def num_envs(self) -> int:
-        """Environments that act side by side."""
-        return self.setting.loop["batch_size"] // self.setting.loop["replay_ratio"]
+        """Environments that act in parallel."""
+        return self.setting.loop.num_envs
 
     @property
     def board(self) -> tuple[int, int]:
         """Rows and columns."""
-        return self.setting.loop["rows"], self.setting.loop["columns"]
+        return self.setting.loop.rows, self.setting.loop.columns
 
 
 def evaluation(file: Path, agent: dict[str, Any] | None = None, **loop: int) -> Timed:
     """The setting of the original's `eval` notebook at Disco103's size, but for what is changed."""
-    sizes = {**FULL_SIZE, **(agent or {})}
-    return Timed("speed", "speed", "disco", "disco103", sizes, {**NOTEBOOK, **BOARD, **loop}, file=file)
+    return Timed("speed", "disco", "disco103", 0, {**DISCO103_AGENT, **(agent or {})}, Loop(**loop), file)
 
 
 def acting(work: Work, num_envs: int) -> Work:
     """The same with another number of environments."""
-    loop = {**work.setting.loop, "batch_size": num_envs, "replay_ratio": 1, "capacity": num_envs}
+    loop = replace(work.setting.loop, batch_size=num_envs, replay_ratio=1, capacity=num_envs)
     return replace(work, setting=replace(work.setting, loop=loop), rollout={})
 
 
@@ -76,7 +78,7 @@ def all_different(work: Work) -> Work:
     return replace(work, rollout={**work.rollout, "observations": boards + np.float32(0.01) * noise})
 
 
-def batch(setting: Setting, num_actions: int, seed: int) -> Arrays:
+def batch(setting: RunSpec, num_actions: int, seed: int) -> Arrays:
     """A drawn rollout: boards with a ball and a paddle, episodes one after the other, actions by chance.
 
     Args:
@@ -89,7 +91,7 @@ def batch(setting: Setting, num_actions: int, seed: int) -> Arrays:
         logits [T+1, B, A].
     """
     loop, rng = setting.loop, np.random.default_rng(seed)
-    length, size, rows, columns = (loop[name] for name in ("rollout_length", "batch_size", "rows", "columns"))
+    length, size, rows, columns = loop.rollout_length, loop.batch_size, loop.rows, loop.columns
     row = (np.arange(length)[:, None] + rng.integers(rows, size=size)) % rows  # [T+1, B]
     ball, paddle = rng.integers(columns, size=(2, length, size))
     boards = np.zeros((length, size, rows, columns, 1), np.float32)

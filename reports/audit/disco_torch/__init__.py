@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from parity.layers import REGISTRY
-from parity.runs.curves import Setting, Step
+from parity.runs.curves import Step
+from parity.runs.spec import RunSpec
 from port.adapter import TorchImplementation
 from reports.audit.disco_torch import curves, elementary, learning, metanet, values
 from reports.audit.disco_torch.inputs import default_dtype
@@ -73,9 +74,9 @@ class DiscoTorch(TorchImplementation):
             raise NotImplementedError
         return super().vjp(layer, inputs, settings, dtype, cotangents, wrt)
 
-    def live(self, setting: Setting, seed: int) -> Iterator[Step] | None:
-        """A life, step by step; see `parity/runs/curves.py`."""
-        return curves.live(setting, seed)
+    def train(self, spec: RunSpec) -> Iterator[Step] | None:
+        """A training run, step by step; see `parity/runs/curves.py`."""
+        return curves.train(spec)
 
 
 implementation = DiscoTorch()

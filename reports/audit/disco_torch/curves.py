@@ -1,4 +1,4 @@
-"""Training runs of `disco-torch`, for learning curves: its trainer and its rollouts, used as its README shows.
+"""Training runs of `disco-torch`, for learning curves: its trainer and its rollouts, as its README tells to use them.
 
 The package brings neither an agent nor Catch. The agent is this project's network, which is the original's; the boards
 below do what those of the package's own example do: a board whose ball has landed shows the next ball at once, so that
@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity.runs.curves import Setting, Step
+from parity.runs.curves import Step
+from parity.runs.spec import RunSpec
 from port.adapter.curves import agent_config
 from port.agent import Agent
 from port.networks import agent_net
@@ -66,34 +67,34 @@ class ActingAgent(UsersAgent):
         return {name: value[0] for name, value in heads.items()}, state
 
 
-def live(setting: Setting, seed: int) -> Iterator[Step] | None:
-    """A life with Disco103; the package has no other rule and no other size."""
-    if setting.weights != "disco103" or not hasattr(trainer, "DiscoTrainer"):
+def train(spec: RunSpec) -> Iterator[Step] | None:
+    """A run with Disco103; the package has no other rule and no other size."""
+    if spec.weights != "disco103" or not hasattr(trainer, "DiscoTrainer"):
         return None
-    return _live(setting, seed)
+    return _steps(spec)
 
 
-def _live(setting: Setting, seed: int) -> Iterator[Step]:
+def _steps(spec: RunSpec) -> Iterator[Step]:
     torch.set_num_threads(1)
-    torch.manual_seed(seed)  # the package draws its actions from torch's own generator
-    np.random.seed(seed)  # and what it replays from NumPy's
-    loop, device = setting.loop, torch.device("cpu")
-    count, length = loop["batch_size"] // loop["replay_ratio"], loop["rollout_length"]
-    boards = Boards(count, loop["rows"], loop["columns"], np.random.default_rng(seed))
-    fresh = Agent(agent_config(setting), (loop["rows"] * loop["columns"],), 3)  # type: ignore[arg-type]
-    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(spec.seed)  # the package draws its actions from torch's own generator
+    np.random.seed(spec.seed)  # and what it replays from NumPy's
+    loop, device = spec.loop, torch.device("cpu")
+    length, count = spec.rollout_shape
+    boards = Boards(count, loop.rows, loop.columns, np.random.default_rng(spec.seed))
+    fresh = Agent(agent_config(spec), (loop.rows * loop.columns,), 3)
+    generator = torch.Generator().manual_seed(spec.seed)
     agent = ActingAgent(fresh.initial_learner_state(generator, torch.float32).params)
     with contextlib.redirect_stdout(io.StringIO()):  # it prints that it has loaded the weights
         made = trainer.DiscoTrainer(
             agent,
             device=device,
-            lr=setting.agent["learning_rate"],
-            replay_capacity=loop["capacity"],
-            batch_size=loop["batch_size"],
-            weights_path=str(setting.weights_path()),
+            lr=spec.agent["learning_rate"],
+            replay_capacity=loop.capacity,
+            batch_size=loop.batch_size,
+            weights_path=str(spec.weights_path()),
         )
     seen, state = boards.seen(), agent.init_lstm_state(count, device)
-    for step in range(setting.num_steps):
+    for step in range(spec.num_steps):
         rollout, seen, state = trainer.collect_rollout(agent, boards.step, seen, state, length, device)
         logs = made.step(rollout)
         caught = (rollout["rewards"][rollout["discounts"] == 0] > 0).tolist()

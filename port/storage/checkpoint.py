@@ -1,10 +1,10 @@
-"""Checkpoints of a training run: one file, replaced as a whole, that holds all that the run goes on from."""
+"""Checkpoints: one file, replaced as a whole, with everything that a training or meta-training run goes on from."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from port.storage.files import ABOUT, replace_file
+from port.storage.files import replace_file
 from port.types import Params
 
 FORMAT = "disco-parity training 1"
+ABOUT = "about"  # one entry: safetensors writes several in any order, and a file would not be the same bits again
 
 
 class Checkpoint(NamedTuple):
@@ -46,8 +47,8 @@ def _array(tensor: Tensor) -> np.ndarray:
     return np.ascontiguousarray(array).reshape(array.shape)
 
 
-def load(path: Path, settings: Mapping[str, Any], device: str) -> Checkpoint:
-    """Reads a checkpoint; ValueError if it belongs to other settings, or is none."""
+def load(path: Path, settings: Mapping[str, Any], device: str = "cpu", free: Collection[str] = ()) -> Checkpoint:
+    """Reads a checkpoint; ValueError if it belongs to other settings but for the free ones, or is none."""
     import safetensors
 
     try:
@@ -55,18 +56,20 @@ def load(path: Path, settings: Mapping[str, Any], device: str) -> Checkpoint:
             about = json.loads((file.metadata() or {}).get(ABOUT, "{}"))
             names = list(file.keys())
             tensors = {name: torch.from_numpy(np.array(file.get_tensor(name))).to(device) for name in names}
-    except (OSError, safetensors.SafetensorError) as problem:
-        raise ValueError(f"{path} cannot be read ({problem}); remove it to start over.") from None
+    except (OSError, ValueError, safetensors.SafetensorError) as problem:
+        remedy = "Restore it from a copy, remove it to start over, or use another --out."
+        raise ValueError(f"{path} is damaged ({problem}). {remedy}") from None
     if about.get("format") != FORMAT:
-        raise ValueError(f"{path} is no checkpoint of a training run.")
-    check_same(about["settings"], settings, path)
+        raise ValueError(f"{path} is no checkpoint of this version.")
+    check_same(about["settings"], settings, path, free)
     return Checkpoint(tensors, about["numbers"], about["settings"])
 
 
-def check_same(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> None:
-    """Raises ValueError where a run would continue with other settings than it was started with."""
+def check_same(old: Mapping[str, Any], new: Mapping[str, Any], path: Path, free: Collection[str] = ()) -> None:
+    """Raises ValueError where a run would go on with other settings than it began with, but for the free ones."""
     old, new = _flat(old), _flat(json.loads(json.dumps(new)))
-    odd = [f"{name} {old.get(name)} -> {new.get(name)}" for name in {**old, **new} if old.get(name) != new.get(name)]
+    changed = [name for name in {**old, **new} if old.get(name) != new.get(name) and name not in free]
+    odd = [f"{name} {old.get(name)} -> {new.get(name)}" for name in changed]
     odd.sort(key=lambda text: not text.startswith(("environment.", "rule ")))  # what tells most comes first
     if odd:
         raise ValueError(f"{path} was made with other settings ({'; '.join(odd[:5])}); use them, or another --out.")

@@ -1,0 +1,310 @@
+"""One runner for all jobs in processes: on an embedded cluster of `dask.distributed`, or on that of a scheduler.
+
+A job is a function of a module and its arguments. A job with a path leaves its result there, written atomically as soon
+as it is there; a job whose file exists is not run again, so that a killed command goes on where it was. The name of the
+file must change with everything that the result depends on (`key`). A job whose worker is killed runs again on another.
+
+Workers of a scheduler are started in the project's folder, anew for each command, for example by
+`OMP_NUM_THREADS=1 python -m distributed.cli.dask_worker ADDRESS --nthreads 1`; workers that have loaded other code are
+refused. Nothing else is shared with them: arguments and results go over the network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import hashlib
+import logging
+import os
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Any, NoReturn
+
+import numpy as np
+
+from parity.errors import CannotRun, FixtureError, WeightsMissing
+from parity.files import write_atomically
+from parity.mutants.coverage import source_digest
+from parity.runs.bars import Bars
+
+TOPIC = "disco-parity progress"
+REPORT_EVERY = 0.2  # seconds between two progress events of a job
+LOOK_EVERY = 0.5  # seconds
+CONNECT_WITHIN = 20  # seconds
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+HTTP_ROUTES = [f"distributed.{server}.http.routes" for server in ("scheduler", "worker", "nanny")]
+PACKAGES = ("parity", "port", "reference", "reports")
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Where jobs run.
+
+    Attributes:
+        processes: of the embedded cluster; with 0 jobs run in this process, which is for tests.
+        scheduler: address of an existing scheduler, such as `tcp://127.0.0.1:8786`.
+        has_dashboard: whether the embedded cluster serves dask's pages, on loopback.
+        environment: variables for the processes that run jobs.
+    """
+
+    processes: int = field(default_factory=cores)
+    scheduler: str | None = None
+    has_dashboard: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        parser.add_argument("--jobs", type=int, metavar="N", help="processes (default: one per core)")
+        parser.add_argument(
+            "--scheduler", metavar="ADDRESS", help="run jobs on the workers of this dask scheduler (tcp://HOST:PORT)"
+        )
+        parser.add_argument("--dashboard", action="store_true", help="serve dask's dashboard on loopback (needs bokeh)")
+
+    @staticmethod
+    def from_arguments(args: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Workers:
+        """What the options ask for."""
+        if args.jobs is not None and args.jobs < 0:
+            raise CannotRun("--jobs takes at least 1, or 0 for this very process.")
+        if args.dashboard and (args.scheduler or not find_spec("bokeh")):
+            raise CannotRun("--dashboard goes without --scheduler, and needs bokeh: `pip install bokeh`.")
+        return Workers(cores() if args.jobs is None else args.jobs, args.scheduler, args.dashboard, environment or {})
+
+
+@dataclass(frozen=True)
+class Job:
+    """A unit of work.
+
+    Attributes:
+        name: for readers, and unique among the jobs that run together.
+        function: of a module; may call `report_step`.
+        arguments: picklable.
+        steps: how many it reports at most.
+        path: where its result, which is bytes then, is kept.
+        cost: about how long it takes, in any unit; the longest begin first.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+    steps: int = 1
+    path: Path | None = None
+    cost: float = 1.0
+
+
+def key(*parts: str | bytes | np.ndarray) -> str:
+    """A short digest of all that a result depends on."""
+    total = hashlib.sha256()
+    for part in parts:
+        content = part.encode() if isinstance(part, str) else part if isinstance(part, bytes) else part.tobytes()
+        total.update(hashlib.sha256(content).digest())
+    return total.hexdigest()[:16]
+
+
+_reported = 0.0
+
+
+def report_step(step: int) -> None:
+    """Called within a job: so many steps are done. Does nothing elsewhere."""
+    global _reported
+    if "distributed" not in sys.modules or time.monotonic() - _reported < REPORT_EVERY:
+        return
+    from distributed import get_worker
+
+    with contextlib.suppress(ValueError):  # where no worker runs this
+        worker = get_worker()
+        worker.log_event(TOPIC, (worker.get_current_task(), step))
+        _reported = time.monotonic()
+
+
+@functools.cache
+def loaded_code() -> str:
+    """The sources of this process, as they were when it was first asked."""
+    return key(*(source_digest(package) for package in PACKAGES))
+
+
+def _work(
+    function: Callable[..., Any], arguments: tuple[Any, ...], path: Path | None, environment: dict[str, str], code: str
+) -> Any:
+    """What a worker does; whatever goes wrong comes back as a sentence."""
+    os.environ.update(environment)
+    if code and code != loaded_code():
+        raise CannotRun("a worker has loaded other code than this command; start the workers again, in this folder")
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+    try:
+        result = function(*arguments)
+        if path:
+            write_atomically(path, result)
+        return result
+    except (CannotRun, FixtureError, WeightsMissing):
+        raise
+    except (Exception, SystemExit) as error:
+        raise CannotRun(f"{type(error).__name__}: {error}") from error
+
+
+class Runner:
+    """Runs jobs; its workers start with the first job and end with the context."""
+
+    def __init__(self, workers: Workers):
+        """Starts nothing yet."""
+        self.workers, self._client, self._stack = workers, None, contextlib.ExitStack()
+
+    def __enter__(self) -> Runner:
+        """The runner itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Ends the embedded cluster, or the connection."""
+        self._client = None
+        self._stack.close()
+
+    def run(self, jobs: Sequence[Job], title: str = "jobs") -> Iterator[tuple[Job, Any]]:
+        """Jobs with their results: first those whose results are kept, then the others as they end."""
+        kept = {job.name: job.path for job in jobs if job.path and job.path.is_file()}
+        if kept:
+            print(f"{title}: {len(kept)} of {len(jobs)} had ended before", file=sys.stderr, flush=True)
+        yield from ((job, kept[job.name].read_bytes()) for job in jobs if job.name in kept)
+        fresh = [job for job in jobs if job.name not in kept]
+        for job, result in self._run_fresh(sorted(fresh, key=lambda job: -job.cost), title):
+            if job.path and not job.path.is_file():  # a worker of the embedded cluster has written it
+                write_atomically(job.path, result)
+            yield job, result
+
+    def _run_fresh(self, jobs: Sequence[Job], title: str) -> Iterator[tuple[Job, Any]]:
+        if not self.workers.processes and not self.workers.scheduler:
+            yield from ((job, job.function(*job.arguments)) for job in jobs)
+        elif jobs:
+            yield from self._run_on_workers(jobs, title)
+
+    def _run_on_workers(self, jobs: Sequence[Job], title: str) -> Iterator[tuple[Job, Any]]:
+        client, bars, ended = self._connected(), Bars(title, {job.name: job.cost for job in jobs}), Queue[Any]()
+        code = loaded_code() if self.workers.scheduler else ""
+        waiting = {}
+        for number, job in enumerate(jobs):
+            path = None if code or not job.path else job.path.absolute()
+            environment = {**ONE_THREAD, **self.workers.environment}
+            work = (job.function, job.arguments, path, environment, code)
+            future = client.submit(_work, *work, key=f"{job.name}-{uuid.uuid4().hex}", priority=-number, pure=False)
+            waiting[future.key] = job, future
+        running = {task: job for task, (job, _) in waiting.items()}
+
+        def hear(event: tuple[float, tuple[str, int]]) -> None:
+            task, step = event[1]
+            if task in running:
+                bars.step(running[task].name, step / running[task].steps)
+
+        try:
+            client.subscribe_topic(TOPIC, hear)
+            for _, future in waiting.values():
+                future.add_done_callback(ended.put)
+            with bars.bars:
+                while waiting:
+                    future = _next(ended, bars)
+                    job, _ = waiting.pop(future.key)
+                    result = _result(job, future)
+                    bars.end(job.name)
+                    yield job, result
+        finally:
+            if client.status == "running":
+                client.unsubscribe_topic(TOPIC)
+                client.cancel([future for _, future in waiting.values()])
+
+    def _connected(self) -> Any:
+        """The client of the workers, which are started where they must be."""
+        if self._client is None:
+            self._client = self._stack.enter_context(_client(self.workers))
+        return self._client
+
+
+def _next(ended: Queue[Any], bars: Bars) -> Any:
+    while True:
+        bars.look()
+        with contextlib.suppress(Empty):
+            return ended.get(timeout=LOOK_EVERY)
+
+
+def _result(job: Job, future: Any) -> Any:
+    """What a job returned; CannotRun says why there is nothing."""
+    from concurrent.futures import CancelledError
+
+    from distributed import KilledWorker
+
+    try:
+        return future.result()
+    except KilledWorker:
+        raise CannotRun(f"{job.name} failed: the process that ran it was killed, again and again.") from None
+    except CancelledError:
+        raise CannotRun(f"{job.name} failed: the scheduler has gone.") from None
+    except CannotRun as error:
+        raise CannotRun(f"{job.name} failed: {error}") from error
+
+
+@contextlib.contextmanager
+def _client(workers: Workers) -> Iterator[Any]:
+    import dask.config
+    from distributed import Client
+
+    if workers.scheduler:
+        try:
+            client = Client(workers.scheduler, timeout=CONNECT_WITHIN, set_as_default=False)
+        except (OSError, ValueError) as error:
+            _refuse(workers.scheduler, error)
+        with client:
+            try:
+                client.wait_for_workers(1, timeout=CONNECT_WITHIN)
+            except TimeoutError as error:
+                _refuse(f"{workers.scheduler}, or it has no workers", error)
+            yield client
+        return
+    settings: dict[str, Any] = {
+        "distributed.nanny.pre-spawn-environ": {**ONE_THREAD, **workers.environment},
+        "distributed.scheduler.worker-ttl": None,  # a compiler may keep a worker silent for minutes
+        "distributed.scheduler.worker-saturation": 1.0,  # so that the longest jobs begin first
+        **({} if workers.has_dashboard else {name: [] for name in HTTP_ROUTES}),
+        "distributed.admin.large-graph-warning-threshold": "1GB",  # parameters are arguments
+    }
+    with (
+        dask.config.set(settings),
+        _local_cluster(workers) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        if workers.has_dashboard:
+            print(f"dashboard: {client.dashboard_link}", file=sys.stderr, flush=True)
+        yield client
+
+
+def _local_cluster(workers: Workers) -> Any:
+    from distributed import LocalCluster
+
+    return LocalCluster(
+        n_workers=workers.processes,
+        threads_per_worker=1,
+        processes=True,
+        host="127.0.0.1",
+        scheduler_kwargs={"dashboard": workers.has_dashboard, "dashboard_address": "127.0.0.1:0"},  # 0: any free port
+        memory_limit=0,
+        silence_logs=logging.CRITICAL,
+    )
+
+
+def _refuse(address: str, error: Exception) -> NoReturn:
+    raise CannotRun(f"There is no dask scheduler at {address} ({type(error).__name__}).") from None
+
+
+def run_all(jobs: Sequence[Job], workers: Workers, title: str = "jobs") -> Iterator[tuple[Job, Any]]:
+    """The jobs with their results, on workers that end with them."""
+    with Runner(workers) as runner:
+        yield from runner.run(jobs, title)
