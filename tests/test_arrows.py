@@ -37,7 +37,8 @@ EXCEPTIONS = {
 # Lowest first: a room uses those of lower levels only. `.` is what the folder itself gives.
 LEVELS = {
     "port": (
-        "ops storage trees types",
+        "ops trees types",
+        "storage",
         "distributed environments optimizers",
         "input_transforms moving_average",
         "input_option",

@@ -41,7 +41,7 @@ LOOP = EvalConfig(9, batch_size=6, rollout_length=8, replay_ratio=3, capacity=10
 
 
 def agent_and_weights(config=SMALL, loop=LOOP):
-    agent = Agent(config, (eval_loop.rows, eval_loop.columns, 1), 3)
+    agent = Agent(config, (loop.rows, loop.columns, 1), 3)
     return agent, init_meta_params(config.meta_net, torch.Generator().manual_seed(0), torch.float32)
 
 

@@ -19,7 +19,8 @@ from reports import guide_figures
 
 torch = pytest.importorskip("torch")
 import port  # noqa: E402
-from port.evaluate.eval_loop import EvalConfig, eval_agent_config  # noqa: E402
+from port.config import eval_agent_config  # noqa: E402
+from port.evaluate.eval_loop import EvalConfig  # noqa: E402
 from port.input_option import feature_width  # noqa: E402
 from port.meta_train.config import MetaTrainConfig  # noqa: E402
 from port.value_fns.value_fn import ValueFnConfig  # noqa: E402
