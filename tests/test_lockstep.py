@@ -169,11 +169,13 @@ def test_what_diverges_earlier_by_chance_is_told():
     assert "chance" not in group([5], [5]).sentence()
 
 
-def test_the_original_s_run_in_float64_is_shown_and_does_not_count():
-    run = ComparedRun("preset", "a", "float32", compared(1), {"perturbed 1": compared(8)}, compared(0))
-    both = Group("preset", "float32", [run])
-    assert not both.is_equal
-    assert both.own_first == 9
+@pytest.mark.parametrize(("first", "is_equal"), [(5, True), (3, True), (1, False), (None, True)])
+def test_in_float32_the_original_s_own_rounding_is_the_yardstick_not_a_perturbed_start(first, is_equal):
+    run = ComparedRun("preset", "a", "float32", compared(first), {"perturbed 1": compared(20)}, compared(5))
+    group = Group("preset", "float32", [run])
+    assert group.is_equal is is_equal
+    assert group.own_first == 6
+    assert "the original against its own float64 run: step 6" in group.sentence()
 
 
 def test_float64_may_not_part_at_all_unless_the_original_diverges_from_itself():

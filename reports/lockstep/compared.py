@@ -40,7 +40,7 @@ class ComparedRun:
         dtype: of port and trace.
         port: against the trace.
         own: the original's perturbed runs against the same trace, by name.
-        wide: in float32, the original's run in float64 against the same trace, to be shown with it.
+        wide: in float32, the original's run in float64 against the same trace.
         to_truth: in float32, how far the port is from the original's float64 run, in times of the original's own
             distance in float32; NaN if not known.
     """
@@ -55,7 +55,13 @@ class ComparedRun:
 
     @property
     def own_firsts(self) -> list[float]:
-        """The steps at which the original diverges from itself, infinity where it does not."""
+        """The steps at which rounding makes the original diverge from itself, infinity where it does not.
+
+        In float32 that is its float64 run from its float32 run: every operation of the latter rounds. A perturbation of
+        the initial parameters alone moves it less, since both runs then round in the same way.
+        """
+        if self.wide is not None:
+            return [self.wide.first_step]
         return [other.first_step for other in self.own.values()]
 
     @property

@@ -1,12 +1,11 @@
 """When are two runs the same? The verdict of lockstep, over runs of one preset and precision.
 
-float64: no action differs, as long as the original does not diverge from itself. float32: actions diverge, in the
-median over runs, no earlier than the original from itself. Of two rounding errors of the same size now one shows
-first, now the other, so "earlier" must be more than chance (the test of Mann and Whitney). Both: until then the
-parameters drift no further apart than a few times what the original's own do; drift shows within a few learner steps
+float64: no action differs, as long as the original does not diverge from itself where its initial parameters are
+perturbed by one unit in the last place. float32: actions diverge, in the median over runs, no earlier than rounding
+makes the original diverge from its own float64 run. Of two rounding errors of the same size now one shows first, now
+the other, so "earlier" must be more than chance (the test of Mann and Whitney). Both: until then the parameters drift
+no further than a few times as far as the original's after that perturbation; drift shows within a few learner steps
 what actions show later.
-
-The original diverges from itself where its initial parameters are perturbed by one unit in the last place.
 
 Where the port is resynchronised with the original every N steps (float64), no action may differ at all, and the
 learner's whole state after the next learner step must be equal by the rule of `parity.tolerance`.
@@ -129,9 +128,15 @@ class Group:
         first = f"first different action: {in_words(self.first)}"
         return f"{self.preset}, {self.dtype}: {state}. {runs}, {self.actions:,} actions alike; {first}; {self._why()}."
 
+    @property
+    def _yardstick(self) -> str:
+        """Which of the original's own divergences the port's is compared with."""
+        is_wide = any(run.wide is not None for run in self.runs)
+        return "the original against its own float64 run" if is_wide else "the original against itself"
+
     def _why(self) -> str:
         """What the verdict goes by."""
-        own = f"the original against itself: {in_words(self.own_first)}"
+        own = f"{self._yardstick}: {in_words(self.own_first)}"
         if self.dtype == "float32" and self.first < self.own_first:
             own += f" (earlier by chance with a probability of {self.chance:.2f})"
         drift = f"drift {self.ratio:.2g} times the original's own (at most {DRIFT_LIMIT:g})"
