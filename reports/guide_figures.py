@@ -20,7 +20,7 @@ from parity.files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 CURVES = ROOT / "fixtures" / "curves"
-PANELS = {"disco103": "Disco103", "embedded": "bundled rule", "actor_critic": "actor-critic"}
+PANELS = {"disco103": "Disco103", "bundled": "bundled rule", "actor_critic": "actor-critic"}
 EVERY = 20  # steps between two points of a curve
 PLAIN = {"svg.hashsalt": "guide", "svg.fonttype": "none", "font.size": 9, "path.simplify": False}
 
