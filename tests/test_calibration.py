@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from parity.compare import BINS_PER_SIGMA, NUM_BINS, compare
-from parity.goldens.calibration import FILE, Calibration, by_chance, recorded
+from parity.goldens.calibration import FILE, Calibration, by_chance, layers_done, recorded
 
 REF = np.ones(1000)
 
@@ -68,7 +68,8 @@ def test_what_is_recorded_is_summed_over_layers(tmp_path):
     second.add("eagerly", [row(9.5)])
     second.add("otherwise", [row(0.1)])
     layers = {"a": first.as_json(), "b": second.as_json(), "c": {}}
-    (tmp_path / FILE).write_text(json.dumps({"manifest": "digest", "layers": layers}))
+    (tmp_path / "manifest.json").write_text(json.dumps({"digest": "of the goldens"}))
+    (tmp_path / FILE).write_text(json.dumps({"manifest": "of the goldens", "layers": layers}))
     total = recorded(tmp_path)
     eagerly = total["eagerly, float64, value"]
     assert (eagerly.comparisons, eagerly.different) == (3, 1)
@@ -77,5 +78,8 @@ def test_what_is_recorded_is_summed_over_layers(tmp_path):
     assert total["otherwise, float64, value"].comparisons == 1
 
 
-def test_without_a_record_there_is_nothing_to_sum(tmp_path):
+def test_without_a_record_of_these_goldens_there_is_nothing_to_sum(tmp_path):
+    (tmp_path / "manifest.json").write_text(json.dumps({"digest": "of the goldens"}))
     assert recorded(tmp_path) == {}
+    (tmp_path / FILE).write_text(json.dumps({"manifest": "of others", "layers": {"a": Calibration().as_json()}}))
+    assert layers_done(tmp_path) == {}

@@ -57,12 +57,20 @@ class Calibration:
 
 
 def recorded(root: Path) -> dict[str, Held]:
-    """What `python -m reference calibrate` found over all layers, by how it was computed; empty if it never ran."""
-    path, total = root / FILE, dict[str, Held]()
-    layers = json.loads(path.read_text())["layers"] if path.is_file() else {}
-    for name, numbers in (pair for layer in layers.values() for pair in layer.items()):
+    """What `python -m reference calibrate` measured over the layers done, by how it was computed."""
+    total = dict[str, Held]()
+    for name, numbers in (pair for layer in layers_done(root).values() for pair in layer.items()):
         total.setdefault(name, Held()).merge(Held(**numbers))
     return total
+
+
+def layers_done(root: Path) -> dict[str, Any]:
+    """The evidence by layer; empty where there is none, or where it was measured on other goldens."""
+    path = root / FILE
+    known = json.loads(path.read_text()) if path.is_file() else {"manifest": "", "layers": {}}
+    goldens = json.loads((root / "manifest.json").read_text())["digest"]
+    layers: dict[str, Any] = known["layers"] if known["manifest"] == goldens else {}
+    return layers
 
 
 def by_chance(bins: int = NUM_BINS) -> list[float]:

@@ -24,7 +24,7 @@ from rich.progress import track
 from parity.compare import Row
 from parity.errors import CannotRun, FixtureError, WeightsMissing
 from parity.files import write_atomically
-from parity.goldens.calibration import recorded
+from parity.goldens.calibration import layers_done, recorded
 from parity.goldens.check import Outcome, check_layer, disco103, kinds_judged
 from parity.goldens.check import load as load_case
 from parity.goldens.store import Golden, Store
@@ -198,7 +198,8 @@ def section(implementation_name: str, out: Path) -> page.Section:
         image=page.picture(drawings["parity.png"]),
         distribution=page.picture(drawings["calibration.png"]),
         series=series,
-        is_calibrated=bool(calibration),
+        layers_done=len(layers_done(store.root)),
+        layers=len(store.layers()),
         different=outcome.different[:40],
         skipped=outcome.skipped,
         not_provided=outcome.not_provided,
