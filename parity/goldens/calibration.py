@@ -67,7 +67,7 @@ def recorded(root: Path) -> dict[str, Held]:
 def layers_done(root: Path) -> dict[str, Any]:
     """The evidence by layer; empty where there is none, or where it was measured on other goldens."""
     path = root / FILE
-    known = json.loads(path.read_text()) if path.is_file() else {"manifest": "", "layers": {}}
+    known: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {"manifest": "", "layers": {}}
     goldens = json.loads((root / "manifest.json").read_text())["digest"]
     layers: dict[str, Any] = known["layers"] if known["manifest"] == goldens else {}
     return layers
