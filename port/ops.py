@@ -190,7 +190,7 @@ def signed_log1p(x: Tensor) -> Tensor:
 
 
 def log_probs(logits: Tensor) -> Tensor:
-    """Log-probabilities [..., A] for a divergence, normalised twice.
+    """Log-probabilities [..., A] for a divergence or an entropy, normalised twice.
 
     The gradient of a saturated distribution is far smaller than the terms that cancel in it. The backward pass of the
     second normalisation takes out what rounding leaves of them, so that the gradient keeps its digits.
@@ -250,7 +250,7 @@ def categorical_entropy(logits: Tensor) -> Tensor:
 
     Reference: distrax/_src/distributions/categorical.py::Categorical.entropy
     """
-    return entropy_from_log_probs(logits.log_softmax(-1))
+    return entropy_from_log_probs(log_probs(logits))
 
 
 def importance_weights(pi_logits: Tensor, mu_logits: Tensor, actions: Tensor) -> Tensor:
