@@ -118,3 +118,11 @@ def test_tangents_of_log_probabilities_are_those_of_one_normalisation():
         dual = forward_ad.make_dual(x, tangent)
         got, ref = (forward_ad.unpack_dual(of(dual)).tangent for of in (ops.log_probs, lambda x: x.log_softmax(-1)))
     torch.testing.assert_close(got, ref)
+
+
+def test_the_gradient_of_a_saturated_policys_entropy_keeps_its_digits():
+    logits = torch.tensor([-66.13543701, -56.34225845, -39.07588577], dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(ops.categorical_entropy(logits), logits)
+    probs, apart = logits.detach().softmax(-1), logits.detach().unsqueeze(1) - logits.detach()
+    without_cancelling = -probs * (apart * probs).sum(1)  # dH/dl_i = -p_i sum_j p_j (l_i - l_j)
+    torch.testing.assert_close(gradient, without_cancelling, rtol=1e-12, atol=0.0)
