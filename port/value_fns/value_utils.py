@@ -182,12 +182,12 @@ def estimate_q_values(
     value_target = target_values[:-1] + clipped_rho * adv
     qv_adv = target_q_values - target_values.unsqueeze(-1)  # [T+1, B, A]
     return ValueOuts.of(
-        value=values,
-        target_value=target_values,
         rho=rho,
-        adv=adv,
-        value_target=value_target,
+        value=values,
         td=value_target - values[:-1],
+        target_value=target_values,
+        value_target=value_target,
+        adv=adv,
         qv_adv=qv_adv,
         normalized_qv_adv=torch.zeros_like(qv_adv),
         q_value=q_values,

@@ -89,12 +89,12 @@ def estimate_values(
     """
     value_target, adv = vtrace(target_values, rewards, continues * discount, rho, lambda_)
     return ValueOuts.of(
-        value=values,
-        target_value=target_values,
         rho=rho,
-        adv=adv,
-        value_target=value_target,
+        value=values,
         td=value_target - values[:-1],
+        target_value=target_values,
+        value_target=value_target,
+        adv=adv,
     )
 
 
