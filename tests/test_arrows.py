@@ -30,7 +30,7 @@ EXCEPTIONS = {
     ("parity.implementation", "reports.audit.disco_torch"): "an implementation, by name: KNOWN",
     ("parity.mutants", "port"): "the folder of the catalogue, which is data",
     ("parity.mutants", "port.adapter"): "the implementation that the catalogue is about",
-    ("parity.__main__", "reports"): "reports/out, where every command writes unless told otherwise",
+    ("parity.commands.trace", "reports"): "reports/out, where every command writes unless told otherwise",
     ("parity.test_live", "reports"): "reports/out, where every command writes unless told otherwise",
 }
 
@@ -59,12 +59,12 @@ LEVELS = {
     ),
     "parity": (
         ". errors files layers tolerance weights",
-        "diagram implementation new sigma sketch",
-        "compare",
+        "diagram implementation sigma sketch",
+        "command_line compare",
         "goldens",
         "live trace",
         "mutants",
-        "runs",
+        "commands runs",
         "plugin",
         "__main__ conftest test_goldens test_live test_meta_updates",
     ),

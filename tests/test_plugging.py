@@ -19,7 +19,8 @@ def plugged(monkeypatch):
     """Makes an object loadable as `--impl test`."""
 
     def plug(made):
-        monkeypatch.setattr("parity.__main__.load", lambda name: made)
+        for command in ("check", "trace", "diagnose"):
+            monkeypatch.setattr(f"parity.commands.{command}.load", lambda name: made)
         return made
 
     return plug

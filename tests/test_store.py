@@ -96,7 +96,7 @@ def test_another_format_is_refused(copy):
 
 def test_the_command_says_so_in_one_sentence_and_exits_with_2(copy, monkeypatch, capsys):
     (copy / "golden" / file_name(LAYER)).unlink()
-    monkeypatch.setattr("parity.__main__.Store", lambda: Store(copy))
+    monkeypatch.setattr("parity.commands.check.Store", lambda: Store(copy))
     assert main(["check", LAYER]) == 2
     message = capsys.readouterr().err
     assert "is missing" in message

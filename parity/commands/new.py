@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
+from pathlib import Path
 
+from parity.errors import CannotRun
+from parity.files import write_atomically
 from parity.layers import REGISTRY
 from parity.layers.spec import Layer, Spec
 
+HELP = "write a template of an adapter"
+EXAMPLE = "python -m parity new my_adapter.py"
 HEAD = '''"""An adapter: shows your implementation of Disco to disco-parity.
 
     python -m parity check --impl {module}:implementation
@@ -89,3 +95,19 @@ def template(module: str) -> str:
     """The whole file."""
     body = "\n".join(layer_source(layer) for layer in REGISTRY.values())
     return HEAD.format(module=module) + body + TAIL.format(module=module)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's options."""
+    parser.add_argument("file", type=Path, help="file to write; it must not exist yet")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the template of an adapter."""
+    if args.file.exists():
+        raise CannotRun(f"{args.file} exists already; name a file that does not.")
+    if not args.file.stem.isidentifier() or args.file.suffix != ".py":
+        raise CannotRun(f"{args.file.name} is not a valid module name; choose one like my_adapter.py.")
+    write_atomically(args.file, template(args.file.stem).encode())
+    print(f"Wrote {args.file}. Fill in a layer, then: python -m parity check --impl {args.file.stem}:implementation")
+    return 0

@@ -1,0 +1,40 @@
+"""`python -m parity diagnose`: names the known porting mistake that explains a difference."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+
+from parity.command_line import chosen, require_some, write_json
+from parity.goldens.store import Store
+from parity.goldens.table import provenance
+from parity.implementation import load
+from parity.mutants import diagnose as diagnosing
+
+HELP = "name the known porting mistake that explains a difference"
+EXAMPLE = "python -m parity diagnose values/retrace --impl my_adapter:implementation"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's options."""
+    parser.add_argument("layers", nargs="*", metavar="LAYER", help="default: all of them")
+    parser.add_argument("--impl", default="port", metavar="NAME", help="implementation to diagnose")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result for machines")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Names the mistake in each layer that differs, and the correct formula."""
+    store, implementation = Store(), load(args.impl)
+    require_some(implementation)
+    layers = [layer for layer in chosen(args.layers, store.layers()) if layer in implementation.layers]
+    print(provenance(store, implementation.name, implementation.description))
+    shown = track(layers, "diagnosing", console=Console(stderr=True), transient=True)
+    diagnoses = diagnosing.diagnose(store, implementation, shown)
+    for diagnosis in diagnoses:
+        print("\n".join(diagnosis.lines()))
+    print(diagnosing.closing_line(diagnoses, len(layers)))
+    write_json(args.json, [diagnosis.as_json() for diagnosis in diagnoses])
+    return 1 if diagnoses else 0

@@ -1,0 +1,45 @@
+"""`python -m parity list`: the layers, or inputs and outputs of one."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from parity import diagram
+from parity.command_line import chosen, write_json
+from parity.files import write_atomically
+from parity.layers import REGISTRY
+
+HELP = "list the layers, or inputs and outputs of one"
+EXAMPLE = "python -m parity list values/retrace"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's options."""
+    parser.add_argument("layers", nargs="*", metavar="LAYER", help="default: all of them")
+    parser.add_argument("--diagram", type=Path, metavar="FILE", help="draw the layers and all that feeds them, as SVG")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result for machines")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints each layer with its inputs and outputs; or draws the layers."""
+    entries, names = [], chosen(args.layers, list(REGISTRY))
+    for name in names:
+        layer = REGISTRY[name]
+        inputs = {k: v.describe() for k, v in layer.inputs(layer.settings).items()}
+        outputs = {k: v.describe() for k, v in layer.outputs(layer.settings).items()}
+        wrt = layer.differentiable(layer.settings)
+        entry = {"layer": name, "summary": layer.summary, "inputs": inputs, "outputs": outputs, "vjp": wrt}
+        entries.append({**entry, "settings": layer.settings, "cases": [case.name for case in layer.cases]})
+        if args.diagram is not None:
+            continue
+        print(f"{name:28} {layer.summary}")
+        if args.layers:
+            print("\n".join(f"  in  {k}: {v}{' (VJP)' if k in wrt else ''}" for k, v in inputs.items()))
+            print("\n".join(f"  out {k}: {v}" for k, v in outputs.items()))
+            print(f"  settings: {layer.settings}\n  cases: {', '.join(case.name for case in layer.cases)}")
+    write_json(args.json, entries)
+    if args.diagram is not None:
+        write_atomically(args.diagram, diagram.svg(names).encode())
+        print(f"The picture is {args.diagram}")
+    return 0

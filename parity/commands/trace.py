@@ -1,0 +1,41 @@
+"""`python -m parity trace`: the error of each layer along one learner step."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from parity.command_line import write_json
+from parity.files import write_atomically
+from parity.goldens.store import Store
+from parity.goldens.table import provenance
+from parity.implementation import load
+from parity.trace import report as tracing
+
+HELP = "show the error of each layer along one learner step"
+EXAMPLE = "python -m parity trace --impl port --out reports/out"
+OUT = Path("reports/out")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's options."""
+    parser.add_argument("--impl", default="port", metavar="NAME", help="implementation to trace")
+    parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=f"where trace.svg goes (default: {OUT})")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result for machines")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Shows each layer's own error, and the error that it inherits."""
+    store, implementation = Store(), load(args.impl)
+    console = Console()
+    print(provenance(store, implementation.name, implementation.description))
+    taps = tracing.taps(store, implementation)
+    console.print(tracing.terminal_table(taps))
+    print(tracing.first_divergence(taps))
+    write_atomically(args.out / "trace.svg", tracing.picture(taps).encode())
+    print(f"The picture is {args.out / 'trace.svg'}")
+    rows = [{"layer": t.layer, "own": t.own and t.own.as_json(), "in_the_chain": t.inherited} for t in taps]
+    write_json(args.json, rows)
+    return 1 if any(tap.own is not None and not tap.own.equal for tap in taps) else 0
