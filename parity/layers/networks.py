@@ -2,158 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from parity.layers import edits, params
-from parity.layers.elementary import constant
-from parity.layers.spec import Case, Layer, Settings, Spec, fixed, flag, register, smooth
+from parity.layers.cases import PLAIN, sized, terminals
+from parity.layers.spec import Case, Settings, Spec, fixed, flag, register, smooth
 
 register(
-    Layer(
-        "nets/mlp",
-        "Dense layers with ReLU between them, none after the last.",
-        lambda s: {"x": smooth("B E"), **params.specs("params", params.mlp("mlp", (s["E"], *s["sizes"])))},
-        lambda s: {"out": Spec(("B", s["sizes"][-1]))},
-        {"B": 4, "E": 5, "sizes": (6, 3)},
-        (
-            Case("plain"),
-            Case("single_row", {"B": 1}),
-            Case("one_layer", {"sizes": (3,)}),
-            Case("three_layers", {"sizes": (7, 6, 2)}),
-            Case("wide", {"B": 33, "E": 64, "sizes": (96, 40)}),
-        ),
-    )
-)
-register(
-    Layer(
-        "nets/conv_block",
-        "A 1x1 convolution over actions on the input beside its mean over the actions, then ReLU.",
-        constant({"x": smooth("T B A C"), "w": smooth("1 2*C E", scale=0.4), "b": smooth("E", scale=0.2)}),
-        constant({"out": fixed("T B A E")}),
-        {"T": 4, "B": 3, "A": 3, "C": 5, "E": 6},
-        (
-            Case("plain"),
-            Case("T1_B1", {"T": 1, "B": 1}),
-            Case("A2", {"A": 2}),
-            Case("A18", {"A": 18}),
-            Case("wide", {"C": 18, "E": 16}),
-            Case("tied_actions", edits=(edits.tied("x", 2),)),
-        ),
-    )
-)
-register(
-    Layer(
-        "nets/lstm_step",
-        "One LSTM step; gates in the order input, cell, forget, output, 1 added to the forget gate.",
-        constant(
-            {
-                "x": smooth("B E"),
-                "hidden": smooth("B H", scale=0.5),
-                "cell": smooth("B H"),
-                "w": smooth("E+H 4*H", scale=0.4),
-                "b": smooth("4*H", scale=0.2),
-            }
-        ),
-        constant({"hidden": fixed("B H"), "cell": fixed("B H")}),
-        {"B": 3, "E": 4, "H": 5},
-        (
-            Case("plain"),
-            Case("B1", {"B": 1}),
-            Case("wide", {"B": 8, "E": 27, "H": 32}),
-            Case("saturated", edits=(edits.scaled(30.0, "x"),)),
-            Case("from_zero", edits=(edits.filled(0.0, "hidden", "cell"),)),
-        ),
-    )
-)
-
-RESET_CASES = (
-    Case("plain"),
-    *(
-        Case(f"terminal_{where}", edits=(edits.terminal(where),))
-        for where in ("first", "middle", "last", "every", "none")
+    "nets/mlp",
+    "Dense layers with ReLU between them, none after the last.",
+    lambda s: {"x": smooth("B E"), **params.specs("params", params.mlp("mlp", (s["E"], *s["sizes"])))},
+    lambda s: {"out": Spec(("B", s["sizes"][-1]))},
+    {"B": 4, "E": 5, "sizes": (6, 3)},
+    (
+        PLAIN,
+        Case("single_row", {"B": 1}),
+        Case("one_layer", {"sizes": (3,)}),
+        Case("three_layers", {"sizes": (7, 6, 2)}),
+        Case("wide", {"B": 33, "E": 64, "sizes": (96, 40)}),
     ),
-    Case("T1", {"T": 1}),
-    Case("B1", {"B": 1}),
 )
 register(
-    Layer(
-        "nets/unroll",
-        "LSTM over time from the last step to the first; the state is set to zero before a terminal step.",
-        constant(
-            {
-                "xs": smooth("T B E"),
-                "is_terminal": flag("T B"),
-                "w": smooth("E+H 4*H", scale=0.4),
-                "b": smooth("4*H", scale=0.2),
-            }
-        ),
-        constant({"hidden": fixed("T B H")}),
-        {"T": 5, "B": 3, "E": 4, "H": 5},
-        (*RESET_CASES, Case("large", {"T": 28, "B": 8, "E": 27, "H": 32})),
-        ("nets/lstm_step",),
-    )
+    "nets/conv_block",
+    "A 1x1 convolution over actions on the input beside its mean over the actions, then ReLU.",
+    {"x": smooth("T B A C"), "w": smooth("1 2*C E", scale=0.4), "b": smooth("E", scale=0.2)},
+    {"out": fixed("T B A E")},
+    {"T": 4, "B": 3, "A": 3, "C": 5, "E": 6},
+    (
+        PLAIN,
+        *sized("T1_B1", "A2", "A18"),
+        Case("wide", {"C": 18, "E": 16}),
+        Case("tied_actions", edits=(edits.tied("x", 2),)),
+    ),
+)
+STATE = {"hidden": smooth("B H", scale=0.5), "cell": smooth("B H")}
+LSTM = {"w": smooth("E+H 4*H", scale=0.4), "b": smooth("4*H", scale=0.2)}
+register(
+    "nets/lstm_step",
+    "One LSTM step; gates in the order input, cell, forget, output, 1 added to the forget gate.",
+    {"x": smooth("B E"), **STATE, **LSTM},
+    STATE,
+    {"B": 3, "E": 4, "H": 5},
+    (
+        PLAIN,
+        *sized("B1"),
+        Case("wide", {"B": 8, "E": 27, "H": 32}),
+        Case("saturated", edits=(edits.scaled(30.0, "x"),)),
+        Case("from_zero", edits=(edits.filled(0.0, "hidden", "cell"),)),
+    ),
+)
+
+RESET_CASES = (PLAIN, *terminals("first middle last every none"), *sized("T1", "B1"))
+register(
+    "nets/unroll",
+    "LSTM over time from the last step to the first; the state is set to zero before a terminal step.",
+    {"xs": smooth("T B E"), "is_terminal": flag("T B"), **LSTM},
+    {"hidden": fixed("T B H")},
+    {"T": 5, "B": 3, "E": 4, "H": 5},
+    (*RESET_CASES, Case("large", {"T": 28, "B": 8, "E": 27, "H": 32})),
+    ("nets/lstm_step",),
 )
 
 AGENT_SIZES: Settings = {"T": 4, "B": 3, **params.AGENT}
-AGENT_CASES = (
-    Case("plain"),
-    Case("T1_B1", {"T": 1, "B": 1}),
-    Case("A2", {"A": 2}),
-    Case("A18", {"A": 18}),
-    Case("deeper", {"dense": (7, 8, 6), "head_mlp_hiddens": (5, 4)}),
-)
-FULL = Case("full_size", {**{k: params.FULL_SIZE[k] for k in params.AGENT if k != "A"}}, stored=False, gradients=False)
+DEEPER = Case("deeper", {"dense": (7, 8, 6), "head_mlp_hiddens": (5, 4)})
+FULL_AGENT: Settings = {k: params.FULL_SIZE[k] for k in params.AGENT if k != "A"}
+
+
+def model_heads(lead: str) -> dict[str, Spec]:
+    """Specs of the three heads of the action model."""
+    return {"z": smooth(f"{lead} A P"), "aux_pi": smooth(f"{lead} A A"), "q": smooth(f"{lead} A K")}
 
 
 def heads(lead: str) -> dict[str, Spec]:
-    """Specs of the five heads."""
-    return {
-        "logits": smooth(f"{lead} A"),
-        "y": smooth(f"{lead} P"),
-        "z": smooth(f"{lead} A P"),
-        "aux_pi": smooth(f"{lead} A A"),
-        "q": smooth(f"{lead} A K"),
-    }
-
-
-def prefixed(prefix: str, specs: Mapping[str, Spec], *names: str) -> dict[str, Spec]:
-    """Some (or all) specs under a prefix."""
-    return {f"{prefix}/{name}": spec for name, spec in specs.items() if not names or name in names}
+    """Specs of the agent's five heads."""
+    return {"logits": smooth(f"{lead} A"), "y": smooth(f"{lead} P"), **model_heads(lead)}
 
 
 register(
-    Layer(
-        "nets/action_model",
-        "From the torso's output: a root state, one LSTM step for each action, and the heads z, aux_pi and q.",
-        lambda s: {
-            "torso": Spec(("B", s["dense"][-1]), differentiable=True),
-            **params.specs("params", params.action_model(s)),
-        },
-        lambda s: {name: spec for name, spec in heads("B").items() if name in ("z", "aux_pi", "q")},
-        {"B": 3, **{k: v for k, v in params.AGENT.items() if k != "obs"}},
-        (
-            Case("plain"),
-            Case("B1", {"B": 1}),
-            Case("A2", {"A": 2}),
-            Case("A18", {"A": 18}),
-            Case("two_hiddens", {"head_mlp_hiddens": (5, 4)}),
-        ),
-        ("nets/mlp", "nets/lstm_step"),
-    )
+    "nets/action_model",
+    "From the torso's output: a root state, one LSTM step for each action, and the heads z, aux_pi and q.",
+    lambda s: {
+        "torso": Spec(("B", s["dense"][-1]), differentiable=True),
+        **params.specs("params", params.action_model(s)),
+    },
+    model_heads("B"),
+    {"B": 3, **{k: v for k, v in params.AGENT.items() if k != "obs"}},
+    (PLAIN, *sized("B1", "A2", "A18"), Case("two_hiddens", {"head_mlp_hiddens": (5, 4)})),
+    ("nets/mlp", "nets/lstm_step"),
 )
 register(
-    Layer(
-        "nets/agent",
-        "The agent's network over a rollout: torso, heads logits and y, and the action-conditional heads.",
-        lambda s: {
-            "observations": Spec(("T+1", "B", *s["obs"]), differentiable=True),
-            **params.specs("params", params.agent(s)),
-        },
-        constant(heads("T+1 B")),
-        AGENT_SIZES,
-        (*AGENT_CASES, FULL),
-        ("nets/mlp", "nets/action_model"),
-    )
+    "nets/agent",
+    "The agent's network over a rollout: torso, heads logits and y, and the action-conditional heads.",
+    lambda s: {
+        "observations": Spec(("T+1", "B", *s["obs"]), differentiable=True),
+        **params.specs("params", params.agent(s)),
+    },
+    heads("T+1 B"),
+    AGENT_SIZES,
+    (PLAIN, *sized("T1_B1", "A2", "A18"), DEEPER, Case("full_size", FULL_AGENT, stored=False, gradients=False)),
+    ("nets/mlp", "nets/action_model"),
 )
 
 
@@ -162,23 +107,11 @@ def drawn_params(shapes: params.Shapes) -> dict[str, Spec]:
     return {f"noise/{name}": Spec(shape, draw="uniform") for name, shape in shapes.items() if name.endswith("/w")}
 
 
-def initial_params(shapes: params.Shapes) -> dict[str, Spec]:
-    """Specs of the parameters made."""
-    return {f"params/{name}": Spec(shape) for name, shape in shapes.items()}
-
-
 register(
-    Layer(
-        "nets/agent_init",
-        "Initial agent parameters from uniform noise: normal, cut off at two standard deviations.",
-        lambda s: drawn_params(params.agent(s)),
-        lambda s: initial_params(params.agent(s)),
-        {**params.AGENT, "head_w_init_std": 0.01},
-        (
-            Case("plain"),
-            Case("A18", {"A": 18}),
-            Case("deeper", {"dense": (7, 8, 6), "head_mlp_hiddens": (5, 4)}),
-            Case("other_head_std", {"head_w_init_std": 0.5}),
-        ),
-    )
+    "nets/agent_init",
+    "Initial agent parameters from uniform noise: normal, cut off at two standard deviations.",
+    lambda s: drawn_params(params.agent(s)),
+    lambda s: params.tree("params", params.agent(s)),
+    {**params.AGENT, "head_w_init_std": 0.01},
+    (PLAIN, *sized("A18"), DEEPER, Case("other_head_std", {"head_w_init_std": 0.5})),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from parity.layers.spec import Settings, Spec
 
@@ -81,6 +82,12 @@ def torso(s: Settings) -> Shapes:
     return mlp("mlp/~_embedding_pass/torso", (math.prod(s["obs"]), *s["dense"]))
 
 
+def torso_heads(width: int, first: int, second: int) -> Shapes:
+    """The two heads on the torso: the policy's, and that of y or of the value."""
+    root = "mlp/~_head_pass/torso_head"
+    return mlp(root, (width, first)) | mlp(f"{root}_1", (width, second))
+
+
 def action_model(s: Settings) -> Shapes:
     """The action-conditional model: root embedding, LSTM step on each action, heads z, aux_pi and q."""
     width = s["lstm_size"]
@@ -93,9 +100,7 @@ def action_model(s: Settings) -> Shapes:
 
 def agent(s: Settings) -> Shapes:
     """The whole agent network."""
-    heads = mlp("mlp/~_head_pass/torso_head", (s["dense"][-1], s["A"]))
-    heads |= mlp("mlp/~_head_pass/torso_head_1", (s["dense"][-1], s["P"]))
-    return torso(s) | heads | action_model(s)
+    return torso(s) | torso_heads(s["dense"][-1], s["A"], s["P"]) | action_model(s)
 
 
 def action_channels(embedding: int) -> int:
@@ -148,6 +153,11 @@ def meta_rnn(s: Settings) -> Shapes:
 def meta(s: Settings) -> Shapes:
     """The whole meta-network."""
     return meta_inputs(s) | trajectory_rnn(s) | gate(s) | meta_heads(s) | meta_rnn(s)
+
+
+def tree(prefix: str, shapes: Shapes, **options: Any) -> dict[str, Spec]:
+    """Specs of arrays in the shapes of parameters."""
+    return {f"{prefix}/{name}": Spec(shape, **options) for name, shape in shapes.items()}
 
 
 def specs(prefix: str, shapes: Shapes, differentiable: bool = True) -> dict[str, Spec]:

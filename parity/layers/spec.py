@@ -80,6 +80,20 @@ def flag(dims: str) -> Spec:
     return Spec(tuple(dims.split()), kind="bool")
 
 
+Specs = Mapping[str, Spec]
+SpecsOf = Callable[[Settings], Specs]
+
+
+def each(names: str, spec: Spec) -> dict[str, Spec]:
+    """The same spec for several arrays: `each("adv td", fixed("T B"))`."""
+    return dict.fromkeys(names.split(), spec)
+
+
+def prefixed(prefix: str, specs: Specs, names: str = "") -> dict[str, Spec]:
+    """Specs under a prefix: all, or those named."""
+    return {f"{prefix}/{name}": spec for name, spec in specs.items() if not names or name in names.split()}
+
+
 @dataclass(frozen=True)
 class Case:
     """One input of a layer, made from a seed.
@@ -124,8 +138,8 @@ class Layer:
 
     name: str
     summary: str
-    inputs: Callable[[Settings], Mapping[str, Spec]]
-    outputs: Callable[[Settings], Mapping[str, Spec]]
+    inputs: SpecsOf
+    outputs: SpecsOf
     settings: Settings
     cases: Sequence[Case]
     upstream: tuple[str, ...] = ()
@@ -147,11 +161,29 @@ class Layer:
 REGISTRY: dict[str, Layer] = {}
 
 
-def register(layer: Layer) -> None:
-    """Adds a layer; modules of this package call it in data-flow order."""
+def add(layer: Layer) -> None:
+    """Adds a layer to the registry."""
     if layer.name in REGISTRY:
         raise ValueError(f"Layer {layer.name} is registered twice.")
     REGISTRY[layer.name] = layer
+
+
+def register(
+    name: str,
+    summary: str,
+    inputs: Specs | SpecsOf,
+    outputs: Specs | SpecsOf,
+    settings: Settings,
+    cases: Sequence[Case],
+    upstream: tuple[str, ...] = (),
+    notebook: str = "",
+) -> None:
+    """Adds a layer, with specs that may depend on its settings; modules of this package do so in data-flow order."""
+
+    def of_settings(specs: Specs | SpecsOf) -> SpecsOf:
+        return specs if callable(specs) else lambda settings: specs
+
+    add(Layer(name, summary, of_settings(inputs), of_settings(outputs), settings, cases, upstream, notebook))
 
 
 def from_notebooks() -> list[str]:
