@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from parity.errors import CannotRun, FixtureError
 from parity.files import write_atomically
 from parity.implementation import Implementation, did_you_mean
 
 EQUAL, DIFFERENT, COULD_NOT_RUN = 0, 1, 2
+OPTIONS: dict[str, dict[str, Any]] = {
+    "layers": {"nargs": "*", "metavar": "LAYER", "help": "default: all of them"},
+    "--impl": {"default": "port", "metavar": "NAME", "help": "port, original, standin or package.module:attribute"},
+    "--json": {"type": Path, "metavar": "FILE", "help": "write the result for machines"},
+}
+
+
+def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Declares options that several commands have."""
+    for name in names:
+        parser.add_argument(name, **OPTIONS[name])
 
 
 def exit_code(program: str, command: Callable[[], int]) -> int:

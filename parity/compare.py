@@ -35,10 +35,17 @@ NO_NUMBERS = frozenset((ProblemKind.CALL, ProblemKind.MISSING, ProblemKind.EXTRA
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with the structure of an output: its kind, which programs read, and a sentence for people."""
+    """What is wrong with the structure of an output.
+
+    Attributes:
+        kind: what programs go by.
+        text: a sentence for people, by which nothing is decided.
+        detail: tells problems of one kind apart, e.g. the shape that came.
+    """
 
     kind: ProblemKind
-    text: str
+    text: str = field(compare=False)
+    detail: str = ""
 
     def __str__(self) -> str:
         return self.text
@@ -90,13 +97,15 @@ class Row:
     seen: str = ""
 
     @property
-    def is_of_form(self) -> bool:
-        """Whether names, types, shapes, NaN or infinities are wrong, rather than a number or a block of zeros."""
-        return self.problem is not None and self.problem.kind is not ProblemKind.ZEROS
+    def has_precision(self) -> bool:
+        """Whether it can tell in which precision a layer computes: a value in float32, with numbers to compare."""
+        has_numbers = self.problem is None or self.problem.kind is ProblemKind.ZEROS
+        return (self.kind, self.dtype) == ("value", "float32") and has_numbers
 
     def as_json(self) -> dict[str, Any]:
         """The row for machines; infinities become null."""
-        values = asdict(self) | {"index": list(self.index), "problem": str(self.problem or "")}
+        kind = self.problem.kind if self.problem else ""
+        values = asdict(self) | {"index": list(self.index), "problem": str(self.problem or ""), "problem_kind": kind}
         del values["counts"]
         return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in values.items()}
 
@@ -116,12 +125,13 @@ class Row:
 def form_problem(got: Any, shape: tuple[int, ...], kind: str, dtype: str) -> Problem | None:
     """What is wrong with the type, shape or dtype, if anything; `kind` is `f`, `i` or `b` as in NumPy."""
     if not isinstance(got, np.ndarray):
-        return Problem(ProblemKind.FORM, f"expected a NumPy array, got {type(got).__name__}.")
+        name = type(got).__name__
+        return Problem(ProblemKind.FORM, f"expected a NumPy array, got {name}.", name)
     if got.shape != shape:
-        return Problem(ProblemKind.FORM, f"expected shape {list(shape)}, got {list(got.shape)}.")
+        return Problem(ProblemKind.FORM, f"expected shape {list(shape)}, got {list(got.shape)}.", str(got.shape))
     expected = {"f": dtype, "i": "an integer", "b": "bool"}[kind]
     fits = got.dtype == np.dtype(dtype) if kind == "f" else got.dtype.kind in ("iu" if kind == "i" else "b")
-    return None if fits else Problem(ProblemKind.FORM, f"expected dtype {expected}, got {got.dtype}.")
+    return None if fits else Problem(ProblemKind.FORM, f"expected dtype {expected}, got {got.dtype}.", str(got.dtype))
 
 
 def pattern_problem(ref: np.ndarray, got: np.ndarray, kind: str, allowed: np.ndarray) -> Problem | None:
@@ -133,12 +143,13 @@ def pattern_problem(ref: np.ndarray, got: np.ndarray, kind: str, allowed: np.nda
             where = np.argwhere(wrong)[0].tolist()
             verdict = "missing" if pattern(ref)[tuple(where)] else "not in the reference"
             return Problem(ProblemKind.NOT_FINITE, f"{name} at {where} is {verdict}.")
-    if kind == "vjp" and not ref.any() and (np.abs(got) > allowed).any():
-        text = f"the gradient is stopped in the reference (all zero), but reaches {np.abs(got).max():.3g} here."
-        return Problem(ProblemKind.ZEROS, text)
-    if kind == "vjp" and not got.any() and (np.abs(ref) > allowed).any():
-        text = f"the gradient is zero here, but reaches {np.abs(ref).max():.3g} in the reference."
-        return Problem(ProblemKind.ZEROS, text)
+    if kind == "vjp":
+        for nil, other, text in (
+            (ref, got, "the gradient is stopped in the reference (all zero), but reaches {:.3g} here."),
+            (got, ref, "the gradient is zero here, but reaches {:.3g} in the reference."),
+        ):
+            if not nil.any() and (np.abs(other) > allowed).any():
+                return Problem(ProblemKind.ZEROS, text.format(np.abs(other).max()))
     return None
 
 

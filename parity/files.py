@@ -1,12 +1,16 @@
-"""Files: written whole or not at all, and JSON that is the same bytes for the same content."""
+"""Files: written whole or not at all, TOML tables, and JSON that is the same bytes for the same content."""
 
 from __future__ import annotations
 
 import json
 import os
 import tempfile
+import tomllib
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
+
+from parity.errors import CannotRun
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -23,6 +27,24 @@ def write_atomically(path: Path, content: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def read_tables(path: Path, name: str) -> list[dict[str, Any]]:
+    """The tables [[name]] of a TOML file."""
+    try:
+        tables: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))[name]
+    except FileNotFoundError:
+        raise CannotRun(f"There is no file {path}.") from None
+    except (tomllib.TOMLDecodeError, KeyError, UnicodeDecodeError) as error:
+        raise CannotRun(f"{path} is no list of [[{name}]] tables ({error}).") from None
+    return tables
+
+
+def check_keys(table: Mapping[str, Any], required: Collection[str], allowed: Collection[str], where: str) -> None:
+    """Raises CannotRun where a table lacks a key that is required, or has one that is not allowed."""
+    lacking, unknown = sorted(set(required) - set(table)), sorted(set(table) - set(allowed))
+    if lacking or unknown:
+        raise CannotRun(f"{where}: {f'lacks {lacking[0]}' if lacking else f'does not know {unknown[0]}'}.")
 
 
 def canonical(value: Any) -> str:

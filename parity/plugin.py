@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tomllib
 from collections.abc import Callable, Generator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import pytest
 
 from parity.errors import CannotRun, FixtureError, WeightsMissing
+from parity.files import read_tables
 from parity.goldens import expected
 from parity.goldens.check import disco103
 from parity.goldens.store import Store
@@ -53,6 +53,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:Error (reading|writing) persistent compilation cache entry")
 
 
+def require_layer(request: pytest.FixtureRequest, implementation: Implementation, layer: str) -> None:
+    """Skips a test (or fails it, if strict) where the implementation does not provide a layer."""
+    if layer not in implementation.layers:
+        end_of(request)(f"{implementation.name} {NOT_PROVIDED} {layer}")
+
+
+def end_of(request: pytest.FixtureRequest) -> Callable[[str], NoReturn]:
+    """How a test ends that cannot run: it is skipped, or fails, if strict."""
+    return pytest.fail if request.config.getoption("--parity-strict") else pytest.skip
+
+
 def _or_exit(make: Callable[[], T]) -> T:
     try:
         return make()
@@ -74,7 +85,7 @@ NO_REFERENCE = "has no live reference"
 @pytest.fixture(scope="session")
 def reference(request: pytest.FixtureRequest, implementation: Implementation) -> Implementation:
     """What speaks live: the original where it is installed, else the stand-in."""
-    end = pytest.fail if request.config.getoption("--parity-strict") else pytest.skip
+    end = end_of(request)
     try:
         speaking = _or_exit(live_reference)
     except NoLiveReference as error:
@@ -146,7 +157,7 @@ def fail_unless_allowed(report: pytest.TestReport, name: str, allowed: Path) -> 
     if not report.skipped or hasattr(report, "wasxfail") or not os.environ.get("CI"):
         return
     said = str(report.longrepr)
-    entries = tomllib.loads(allowed.read_text(encoding="utf-8"))["skip"]
+    entries = read_tables(allowed, "skip")
     if not any(entry["says"] in said if "says" in entry else fnmatchcase(name, entry["test"]) for entry in entries):
         report.outcome = "failed"
         report.longrepr = f"{name} was skipped in CI, which {allowed.name} does not allow: {said}"

@@ -20,7 +20,7 @@ from parity.goldens.store import Store, compact, digest
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
 from parity.layers.draw import case_inputs
-from parity.plugin import NOT_PROVIDED
+from parity.plugin import require_layer
 
 FLOOR_OF_LAYERS = 50
 FLOOR_OF_COMPARISONS = 20_000
@@ -43,9 +43,7 @@ def test_golden(
     layer: str,
     case: str,
 ) -> None:
-    if layer not in implementation.layers:
-        end = pytest.fail if request.config.getoption("--parity-strict") else pytest.skip
-        end(f"{implementation.name} {NOT_PROVIDED} {layer}")
+    require_layer(request, implementation, layer)
     try:
         golden = load(store, layer, case)
     except WeightsMissing as reason:

@@ -19,17 +19,11 @@ from parity.live.metamorphic import RELATIONS
 from parity.live.repro import write
 from parity.live.shrink import shrink
 from parity.live.strategies import HEAVY, samples
-from parity.plugin import NOT_PROVIDED
+from parity.plugin import require_layer
 
 EXAMPLES, EXAMPLES_OF_HEAVY = 8, 3
 DEEP, SIZES_WHEN_DEEP = 100, 12
 REPRO_FOLDER = Path("reports/out/repro")
-
-
-def _provided(request: pytest.FixtureRequest, implementation: Implementation, layer: str) -> None:
-    if layer not in implementation.layers:
-        end = pytest.fail if request.config.getoption("--parity-strict") else pytest.skip
-        end(f"{implementation.name} {NOT_PROVIDED} {layer}")
 
 
 def _settings(request: pytest.FixtureRequest, layer: str) -> hypothesis.settings:
@@ -54,7 +48,7 @@ def test_live(
     layer: str,
 ) -> None:
     """Reference and candidate agree on whatever Hypothesis finds."""
-    _provided(request, implementation, layer)
+    require_layer(request, implementation, layer)
     entry = REGISTRY[layer]
     known = [d for d in divergences if d.layer == layer]
     precisions = asked_precisions(request.config.getoption("--parity-precision"))
@@ -134,7 +128,7 @@ def test_metamorphic(
     request: pytest.FixtureRequest, store: Store, implementation: Implementation, layer: str, relation: str
 ) -> None:
     """A relation that holds but for rounding holds for the candidate."""
-    _provided(request, implementation, layer)
+    require_layer(request, implementation, layer)
     chosen = next(r for r in RELATIONS if r.name == relation)
     entry = REGISTRY[layer]
     case = chosen.template(entry)

@@ -10,7 +10,7 @@ from parity.implementation import Implementation
 from parity.layers import REGISTRY
 from parity.layers.draw import case_inputs
 from parity.layers.spec import Arrays
-from parity.plugin import NOT_PROVIDED
+from parity.plugin import require_layer
 from parity.sigma import NONE, measure
 from parity.tolerance import PRECISIONS, SAMPLES
 
@@ -59,9 +59,7 @@ def test_five_meta_updates_stay_together(
     request: pytest.FixtureRequest, reference: Implementation, implementation: Implementation
 ) -> None:
     for layer in (OUTER, UPDATE):
-        if layer not in implementation.layers:
-            end = pytest.fail if request.config.getoption("--parity-strict") else pytest.skip
-            end(f"{implementation.name} {NOT_PROVIDED} {layer}")
+        require_layer(request, implementation, layer)
     ref, got = Population(reference), Population(implementation)
     start, bits = ref.meta_params, [NONE, *[PRECISIONS["float64"]] * SAMPLES]
     noisy = Population(reference.perturbed(bits), are_samples=True)  # type: ignore[attr-defined]

@@ -47,7 +47,9 @@ def test_without_the_mistake_it_is_equal_though_it_has_no_gradients(plugged, cap
 def test_rows_for_machines(plugged, tmp_path):
     plugged(toy.implementation)
     main(["check", "values/retrace", "--json", str(tmp_path / "rows.json")])
-    rows = json.loads((tmp_path / "rows.json").read_text())
+    result = json.loads((tmp_path / "rows.json").read_text())
+    rows = result["comparisons"]
+    assert 0.0 < result["median_tolerance_float64"] < 1e-13
     assert {row["equal"] for row in rows} == {True, False}
     assert all(row["layer"] == "values/retrace" for row in rows)
 

@@ -9,12 +9,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from parity.command_line import chosen, require_some, write_json
+from parity.command_line import add_options, chosen, require_some, write_json
 from parity.goldens import expected
 from parity.goldens.check import Outcome, asked_precisions, check_layer
-from parity.goldens.expected import problems, unexpected
 from parity.goldens.store import Store
-from parity.goldens.table import closing_lines, coverage, provenance, terminal_table
+from parity.goldens.table import WIDE, closing_lines, coverage, provenance, terminal_table
 from parity.implementation import load
 from parity.tolerance import PRECISIONS
 
@@ -25,9 +24,7 @@ BELOW = "below float32 the implementation answers in float32 (default: both floa
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    parser.add_argument("layers", nargs="*", metavar="LAYER", help="default: all of them")
-    parser.add_argument("--impl", default="port", metavar="NAME", help="port, original, or package.module:attribute")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result for machines")
+    add_options(parser, "layers", "--impl", "--json")
     parser.add_argument("--expected", type=Path, metavar="FILE", help="TOML file of known divergences")
     parser.add_argument("--precision", choices=list(PRECISIONS), help=f"use the tolerance of this precision; {BELOW}")
     parser.add_argument("--strict", action="store_true", help="layers that are not provided are failures")
@@ -37,16 +34,17 @@ def run(args: argparse.Namespace) -> int:
     """Compares, and prints the table and the differences."""
     store, implementation, entries = Store(), load(args.impl), expected.load(args.expected)
     require_some(implementation)
-    console = Console() if sys.stdout.isatty() else Console(width=120)
+    console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     print(provenance(store, implementation.name, implementation.description))
     outcome = Outcome()
     for layer in track(chosen(args.layers, store.layers()), "comparing", console=Console(stderr=True), transient=True):
         check_layer(store, implementation, layer, outcome, asked_precisions(args.precision))
-    console.print(terminal_table(outcome.rows))
+    console.print(terminal_table(outcome.rows, console.width))
     for line in [*closing_lines(outcome, entries), coverage(implementation)]:
         print(line)
-    write_json(args.json, [row.as_json() for row in outcome.rows])
-    bad = unexpected(outcome.rows, entries) or problems(outcome.rows, entries)
+    rows = [row.as_json() for row in outcome.rows]
+    write_json(args.json, {"median_tolerance_float64": outcome.median_tolerance, "comparisons": rows})
+    bad = expected.unexpected(outcome.rows, entries) or expected.problems(outcome.rows, entries)
     lacking = [*outcome.not_provided, *(f"the VJP of {layer}" for layer in sorted(outcome.without_gradients))]
     if args.strict and lacking:
         print(f"--strict: {lacking[0]}{f' and {len(lacking) - 1} more are' if lacking[1:] else ' is'} not provided.")

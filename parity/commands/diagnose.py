@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import track
 
-from parity.command_line import chosen, require_some, write_json
+from parity.command_line import add_options, chosen, require_some, write_json
 from parity.goldens.store import Store
 from parity.goldens.table import provenance
 from parity.implementation import load
@@ -20,9 +19,7 @@ EXAMPLE = "python -m parity diagnose values/retrace --impl my_adapter:implementa
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    parser.add_argument("layers", nargs="*", metavar="LAYER", help="default: all of them")
-    parser.add_argument("--impl", default="port", metavar="NAME", help="implementation to diagnose")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result for machines")
+    add_options(parser, "layers", "--impl", "--json")
 
 
 def run(args: argparse.Namespace) -> int:

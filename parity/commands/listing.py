@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from parity import diagram
-from parity.command_line import chosen, write_json
+from parity.command_line import add_options, chosen, write_json
 from parity.files import write_atomically
 from parity.layers import REGISTRY
 
@@ -16,9 +16,8 @@ EXAMPLE = "python -m parity list values/retrace"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    parser.add_argument("layers", nargs="*", metavar="LAYER", help="default: all of them")
+    add_options(parser, "layers", "--json")
     parser.add_argument("--diagram", type=Path, metavar="FILE", help="draw the layers and all that feeds them, as SVG")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result for machines")
 
 
 def run(args: argparse.Namespace) -> int:

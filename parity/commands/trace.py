@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from parity.command_line import write_json
+from parity.command_line import add_options, write_json
 from parity.files import write_atomically
 from parity.goldens.store import Store
 from parity.goldens.table import provenance
@@ -21,9 +21,8 @@ OUT = Path("reports/out")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    parser.add_argument("--impl", default="port", metavar="NAME", help="implementation to trace")
+    add_options(parser, "--impl", "--json")
     parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=f"where trace.svg goes (default: {OUT})")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result for machines")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,4 +37,4 @@ def run(args: argparse.Namespace) -> int:
     print(f"The picture is {args.out / 'trace.svg'}")
     rows = [{"layer": t.layer, "own": t.own and t.own.as_json(), "in_the_chain": t.inherited} for t in taps]
     write_json(args.json, rows)
-    return 1 if any(tap.own is not None and not tap.own.equal for tap in taps) else 0
+    return 1 if any(tap.differs for tap in taps) else 0

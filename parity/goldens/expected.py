@@ -13,14 +13,15 @@ A file of them (`--expected FILE`) is TOML, one table for each:
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from parity.compare import Row
 from parity.errors import CannotRun
+from parity.files import check_keys, read_tables
 from parity.layers import REGISTRY
 
 LIVE_FACTOR = 10.0  # inputs that Hypothesis chose may show more of a known divergence than the recorded ones
@@ -68,31 +69,21 @@ class Divergence:
 
 def load(path: Path | str | None) -> list[Divergence]:
     """Reads a file of known divergences; None gives none."""
-    if path is None:
-        return []
-    try:
-        entries = tomllib.loads(Path(path).read_text())["divergence"]
-    except FileNotFoundError:
-        raise CannotRun(f"There is no file of expected divergences at {path}.") from None
-    except (tomllib.TOMLDecodeError, KeyError, UnicodeDecodeError) as error:
-        raise CannotRun(f"{path} is no list of [[divergence]] tables ({error}).") from None
+    entries = read_tables(Path(path), "divergence") if path is not None else []
     return [_checked(entry, f"{path}, entry {i + 1}") for i, entry in enumerate(entries)]
 
 
-def _checked(entry: dict[str, object], where: str) -> Divergence:
-    lacking = [key for key in REQUIRED if key not in entry]
-    unknown = sorted(set(entry) - set(REQUIRED) - set(OPTIONAL))
-    if lacking or unknown:
-        raise CannotRun(f"{where}: {f'lacks {lacking[0]}' if lacking else f'does not know {unknown[0]}'}.")
+def _checked(entry: dict[str, Any], where: str) -> Divergence:
+    check_keys(entry, REQUIRED, (*REQUIRED, *OPTIONAL), where)
     if entry["layer"] not in REGISTRY:
         raise CannotRun(f"{where}: no layer is called {entry['layer']!r}.")
-    entry_layer = REGISTRY[str(entry["layer"])]
+    entry_layer = REGISTRY[entry["layer"]]
     names = [*entry_layer.outputs(entry_layer.settings), *entry_layer.inputs(entry_layer.settings)]
-    if not any(fnmatchcase(name, str(entry["output"])) for name in names):
+    if not any(fnmatchcase(name, entry["output"]) for name in names):
         raise CannotRun(f"{where}: {entry['layer']} has no output (nor, for a VJP, input) {entry['output']!r}.")
     if not str(entry["reason"]).strip():
         raise CannotRun(f"{where}: the reason is empty; say why this divergence is known.")
-    return Divergence(**entry)  # type: ignore[arg-type]
+    return Divergence(**entry)
 
 
 def unexpected(rows: Sequence[Row], entries: Sequence[Divergence]) -> list[Row]:

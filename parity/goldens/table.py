@@ -16,7 +16,9 @@ from parity.layers import REGISTRY
 from parity.tolerance import C
 
 COLUMNS = (("value", "float64"), ("vjp", "float64"), ("value", "float32"), ("vjp", "float32"))
-SEEN_AS = {"float32": "float32", "tf32": "TF32", "bf16": "bfloat16"}
+BELOW = (("value", "tf32"), ("value", "fp16"), ("value", "bf16"))
+SEEN_AS = {"": "none", "bf16": "bfloat16", "tf32": "TF32", "float32": "float32"}  # the coarsest first
+WIDE = 136  # characters: room for every column of the table
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,10 @@ def worst(rows: Iterable[Row]) -> Row | None:
 def seen_in(rows: Iterable[Row]) -> str:
     """The precision that a layer was seen to compute in: the finest whose tolerance holds for all its float32 values.
 
-    Empty where no value was judged in float32.
+    It is `none` where none does, and empty where no value was judged in float32.
     """
-    seen = {row.seen for row in rows if (row.kind, row.dtype) == ("value", "float32") and not row.is_of_form}
-    coarsest = next((precision for precision in ("", "bf16", "tf32", "float32") if precision in seen), None)
-    if coarsest is None:
-        return ""
-    return f"agrees as {SEEN_AS[coarsest]} would" if coarsest else "agrees in no precision"
+    seen = {row.seen for row in rows if row.has_precision}
+    return next((name for precision, name in SEEN_AS.items() if precision in seen), "")
 
 
 def summarise(rows: list[Row]) -> list[LayerSummary]:
@@ -71,30 +70,33 @@ def summarise(rows: list[Row]) -> list[LayerSummary]:
     ]
 
 
-def relative(row: Row | None) -> str:
-    """Error relative to the scale, and in sigmas."""
+def relative(row: Row | None, is_wide: bool) -> str:
+    """Error relative to the scale; and in sigmas, where there is room."""
     if row is None:
         return "–"
-    return f"{row.max_rel:.1e} ({row.sigmas:.1f}σ)"
+    return f"{row.max_rel:.1e} ({row.sigmas:.1f}σ)" if is_wide else f"{row.max_rel:.1e}"
 
 
-def terminal_table(rows: list[Row]) -> Table:
-    """The table of `python -m parity check`; its columns are those that were compared."""
-    summaries = summarise(rows)
-    columns = [column for column in columns_of(rows) if any(s.worst.get(column) for s in summaries)]
-    titles = ("layer", "cases", "compared", *(f"{'VJP ' if kind == 'vjp' else ''}{dtype}" for kind, dtype in columns))
-    table = Table(*titles, "verdict", "precision seen", box=None, pad_edge=False)
-    for s in summaries:
-        style = "red" if s.different else None
-        cells = [relative(s.worst[column]) for column in columns]
-        table.add_row(s.layer, str(s.cases), str(s.comparisons), *cells, s.verdict, s.seen, style=style)
+def terminal_table(rows: list[Row], width: int = WIDE) -> Table:
+    """The table of `python -m parity check`: the columns that were compared, and what else has room in a width."""
+    is_wide, columns = width >= WIDE, columns_of(rows)
+    table = Table(box=None, pad_edge=False)
+    errors = [dtype if kind == "value" else f"VJP {dtype}" if is_wide else "VJP" for kind, dtype in columns]
+    for title in ("layer", *(("cases", "compared") if is_wide else ()), *errors, "verdict"):
+        table.add_column(title, no_wrap=True)
+    if is_wide:
+        table.add_column("precision seen", no_wrap=True)
+    for s in summarise(rows):
+        counts, seen = ([str(s.cases), str(s.comparisons)], [s.seen]) if is_wide else ([], [])
+        cells = [relative(s.worst[column], is_wide) for column in columns]
+        table.add_row(s.layer, *counts, *cells, s.verdict, *seen, style="red" if s.different else None)
     return table
 
 
 def columns_of(rows: Iterable[Row]) -> list[tuple[str, str]]:
     """Kinds and precisions that were compared, in a fixed order."""
-    known = [*COLUMNS, ("value", "tf32"), ("value", "fp16"), ("value", "bf16")]
-    return [column for column in known if column in {(row.kind, row.dtype) for row in rows}]
+    compared = {(row.kind, row.dtype) for row in rows}
+    return [column for column in (*COLUMNS, *BELOW) if column in compared]
 
 
 def provenance(store: Store, implementation: str, description: str) -> str:
@@ -134,12 +136,15 @@ def closing_lines(outcome: Outcome, entries: list[Divergence], most: int = 20) -
         lines.append(f"Not run: {', '.join(outcome.skipped)}. {reason}")
     bad = len(outcome.different)
     known = f" ({bad - len(new)} of them expected)" if entries else ""
-    silent, elements = (
-        sum(getattr(row, of) for row in outcome.rows if row.dtype == "float64") for of in ("silent", "elements")
-    )
+    in_float64 = [row for row in outcome.rows if row.dtype == "float64"]
+    silent, elements = sum(row.silent for row in in_float64), sum(row.elements for row in in_float64)
     if silent:
         lines.append(
             f"Of {elements:,} elements in float64, {silent:,} say nothing: rounding moves them by 1e-3 of the scale."
+        )
+    if outcome.median_tolerance is not None:
+        lines.append(
+            f"In float64 the rule allows {outcome.median_tolerance:.1e} of the scale (median of all elements)."
         )
     largest = max((row.sigmas for row in outcome.rows if row.equal), default=0.0)
     lines.append(f"Of what is equal, the largest error is {largest:.2g} sigma; the rule allows {C:g}.")

@@ -60,7 +60,7 @@ def case_inputs(layer: Layer, case: Case, *seed: str) -> Arrays:
     rng = generator(layer.name, case.name, *seed)
     inputs = {name: draw(spec, settings, rng) for name, spec in layer.inputs(settings).items()}
     for edit in case.edits:
-        inputs = edit(inputs, settings, rng)
+        inputs = edit(inputs, settings)
     return inputs
 
 

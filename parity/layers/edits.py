@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from parity.layers.draw import as_single
 from parity.layers.spec import Arrays, Edit, Settings
+
+
+def changed(change: Callable[[np.ndarray], np.ndarray], *names: str) -> Edit:
+    """Applies a function to some inputs, which it leaves as they are."""
+
+    def edit(inputs: Arrays, settings: Settings) -> Arrays:
+        return {**inputs, **{name: change(inputs[name]) for name in names}}
+
+    return edit
 
 
 def terminal(where: str, name: str = "is_terminal") -> Edit:
@@ -14,40 +25,30 @@ def terminal(where: str, name: str = "is_terminal") -> Edit:
     A float input of 0 and 1 (`continues`, `discounts`) means the opposite polarity and is set accordingly.
     """
 
-    def edit(inputs: Arrays, settings: Settings, rng: np.random.Generator) -> Arrays:
-        old = inputs[name]
-        ends = np.zeros(old.shape, bool)
-        steps = old.shape[0]
+    def change(old: np.ndarray) -> np.ndarray:
+        ends, steps = np.zeros(old.shape, bool), len(old)
         rows = {"first": [0], "middle": [steps // 2], "last": [steps - 1], "every": range(steps), "none": []}
         ends[list(rows[where])] = True
-        return {**inputs, name: ends if old.dtype == bool else (~ends).astype(old.dtype)}
+        return ends if old.dtype == bool else (~ends).astype(old.dtype)
 
-    return edit
+    return changed(change, name)
 
 
 def scaled(factor: float, *names: str) -> Edit:
     """Multiplies inputs: saturated logits, rewards past the two-hot range, tiny values."""
-
-    def edit(inputs: Arrays, settings: Settings, rng: np.random.Generator) -> Arrays:
-        return {**inputs, **{name: as_single(factor * inputs[name]) for name in names}}
-
-    return edit
+    return changed(lambda values: as_single(factor * values), *names)
 
 
 def filled(value: float, *names: str) -> Edit:
     """Makes inputs constant."""
-
-    def edit(inputs: Arrays, settings: Settings, rng: np.random.Generator) -> Arrays:
-        return {**inputs, **{name: np.full_like(inputs[name], value) for name in names}}
-
-    return edit
+    return changed(lambda values: np.full_like(values, value), *names)
 
 
-def same_as(source: str, *names: str) -> Edit:
-    """Copies one input over others, e.g. behaviour equal to the online policy: every ratio is 1."""
+def same_as(source: str, name: str) -> Edit:
+    """Copies one input over another, e.g. behaviour equal to the online policy: every ratio is 1."""
 
-    def edit(inputs: Arrays, settings: Settings, rng: np.random.Generator) -> Arrays:
-        return {**inputs, **{name: inputs[source].copy() for name in names}}
+    def edit(inputs: Arrays, settings: Settings) -> Arrays:
+        return {**inputs, name: inputs[source].copy()}
 
     return edit
 
@@ -55,22 +56,22 @@ def same_as(source: str, *names: str) -> Edit:
 def tied(name: str, axis: int) -> Edit:
     """Repeats the first slice along `axis` in the second: ties between two actions."""
 
-    def edit(inputs: Arrays, settings: Settings, rng: np.random.Generator) -> Arrays:
-        values = np.moveaxis(inputs[name].copy(), axis, 0)
-        if len(values) > 1:
-            values[1] = values[0]
-        return {**inputs, name: np.moveaxis(values, 0, axis)}
+    def change(old: np.ndarray) -> np.ndarray:
+        new = old.copy()
+        if new.ndim and new.shape[axis] > 1:
+            slices = np.moveaxis(new, axis, 0)
+            slices[1] = slices[0]
+        return new
 
-    return edit
+    return changed(change, name)
 
 
 def holding(name: str, *values: float) -> Edit:
     """Writes given numbers over the first elements: zeros, bounds, bin edges."""
 
-    def edit(inputs: Arrays, settings: Settings, rng: np.random.Generator) -> Arrays:
-        array = inputs[name].copy()
-        count = min(len(values), array.size)
-        array.reshape(-1)[:count] = as_single(np.asarray(values[:count], np.float64))
-        return {**inputs, name: array}
+    def change(old: np.ndarray) -> np.ndarray:
+        new = old.copy()
+        new.reshape(-1)[: len(values)] = as_single(np.array(values[: new.size], np.float64))
+        return new
 
-    return edit
+    return changed(change, name)

@@ -34,19 +34,15 @@ SHOWN = {"observation": fixed("B fall+1 columns 1"), "reward": fixed("B"), "step
 def whole(value: int | str, *names: str) -> Edit:
     """Sets integer inputs, to a number or to a setting less one."""
 
-    def edit(inputs: Arrays, settings: Settings, rng: np.random.Generator) -> Arrays:
+    def edit(inputs: Arrays, settings: Settings) -> Arrays:
         number = settings[value] - 1 if isinstance(value, str) else value
         return {**inputs, **{name: np.full_like(inputs[name], number) for name in names}}
 
     return edit
 
 
-def followed(inputs: Arrays, settings: Settings, rng: np.random.Generator) -> Arrays:
-    """The ball above the paddle, so that staying catches it."""
-    return {**inputs, "state/ball_column": inputs["state/paddle_column"].copy()}
-
-
 LAST_ROW = whole("fall", "state/ball_row")
+ABOVE_THE_PADDLE = edits.same_as("state/paddle_column", "state/ball_column")  # so that staying catches the ball
 
 register(
     "env/catch_reset",
@@ -65,7 +61,7 @@ register(
     (
         *BOARDS,
         Case("all_end", edits=(LAST_ROW,)),
-        Case("all_end_caught", edits=(LAST_ROW, followed, whole(1, "actions"))),
+        Case("all_end_caught", edits=(LAST_ROW, ABOVE_THE_PADDLE, whole(1, "actions"))),
         Case("none_ends", edits=(whole(0, "state/ball_row"),)),
         Case("at_the_left_edge", edits=(whole(0, "actions", "state/paddle_column"),)),
         Case("at_the_right_edge", edits=(whole(2, "actions"), whole("columns", "state/paddle_column"))),

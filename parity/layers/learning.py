@@ -43,7 +43,7 @@ def optimiser_state(shapes: params.Shapes, scale: float = 0.1) -> dict[str, Spec
 def zeroed(*prefixes: str) -> Edit:
     """Sets all inputs to zero whose names begin so."""
 
-    def edit(inputs: Arrays, settings: Settings, rng: np.random.Generator) -> Arrays:
+    def edit(inputs: Arrays, settings: Settings) -> Arrays:
         return {name: np.zeros_like(x) if name.startswith(prefixes) else x for name, x in inputs.items()}
 
     return edit
@@ -52,7 +52,7 @@ def zeroed(*prefixes: str) -> Edit:
 FRESH_OPTIMISER = zeroed("opt/")
 
 
-def targets_as_online(inputs: Arrays, settings: Settings, rng: np.random.Generator) -> Arrays:
+def targets_as_online(inputs: Arrays, settings: Settings) -> Arrays:
     """Target parameters equal to the online ones."""
     online = {name: value for name, value in inputs.items() if name.startswith("params/")}
     targets = {name.replace("params/", "meta_state/target_params/", 1): x.copy() for name, x in online.items()}
@@ -237,11 +237,7 @@ def rollout(s: Settings) -> dict[str, Spec]:
 
 def alive(*prefixes: str) -> Edit:
     """Discounts as an actor gives them: true but at the last step of an episode (the generator draws few trues)."""
-
-    def edit(inputs: Arrays, settings: Settings, rng: np.random.Generator) -> Arrays:
-        return {**inputs, **{f"{p}/discounts": ~inputs[f"{p}/discounts"] for p in prefixes}}
-
-    return edit
+    return edits.changed(np.logical_not, *(f"{prefix}/discounts" for prefix in prefixes))
 
 
 ALIVE = alive("rollout")

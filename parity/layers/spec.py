@@ -15,7 +15,7 @@ import numpy as np
 Arrays = dict[str, np.ndarray]
 Settings = dict[str, Any]
 Kind = Literal["float", "int", "bool"]
-Edit = Callable[[Arrays, Settings, np.random.Generator], Arrays]
+Edit = Callable[[Arrays, Settings], Arrays]
 
 
 @dataclass(frozen=True)

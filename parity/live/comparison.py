@@ -8,13 +8,13 @@ taken as 0, which allows less; only where that calls a number different is sigma
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from parity.compare import Row
 from parity.errors import CannotRun
-from parity.goldens.check import BOTH, Judge, cast
+from parity.goldens.judge import BOTH, Judge, cast
 from parity.goldens.store import Golden
 from parity.implementation import Implementation, load
 from parity.layers import REGISTRY
@@ -47,7 +47,7 @@ def live_reference() -> Implementation:
         raise
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sample:
     """One input of a layer: a case of the registry as template, drawn anew; perhaps with edges, perhaps cut smaller.
 
@@ -119,6 +119,31 @@ def worst_ratio(rows: Sequence[Row]) -> float:
     return min(max((row.ratio for row in rows), default=0.0), 1e6)
 
 
+Ask = Callable[[Sample, bool, bool], Golden]
+
+
+def asking(reference: Implementation, layer: Layer, precisions: Sequence[str] = BOTH) -> Ask:
+    """What gives the reference's golden of a sample, `gradients` and `measured` or not; it computes each once."""
+
+    @cache
+    def ask(sample: Sample, gradients: bool, measured: bool) -> Golden:
+        return reference_golden(reference, layer, sample, precisions, gradients, measured)
+
+    return ask
+
+
+def judge_live(candidate: Implementation, ask: Ask, sample: Sample, precisions: tuple[str, ...] = BOTH) -> list[Row]:
+    """All comparisons of one sample."""
+    judge = Judge(candidate, precisions)
+    rows = list(judge.rows(ask(sample, True, False)))
+    different = [row for row in rows if not row.equal]
+    if not different:
+        return rows
+    gradients = any(row.kind == "vjp" for row in different)
+    again = list(judge.rows(ask(sample, gradients, True)))
+    return again if gradients else [*again, *(row for row in rows if row.kind == "vjp")]
+
+
 def compare_live(
     reference: Implementation,
     candidate: Implementation,
@@ -126,12 +151,5 @@ def compare_live(
     sample: Sample,
     precisions: tuple[str, ...] = BOTH,
 ) -> list[Row]:
-    """All comparisons of one sample."""
-    judge = Judge(candidate, precisions)
-    rows = list(judge.rows(reference_golden(reference, layer, sample, precisions, measured=False)))
-    different = [row for row in rows if not row.equal]
-    if not different:
-        return rows
-    gradients = any(row.kind == "vjp" for row in different)
-    again = list(judge.rows(reference_golden(reference, layer, sample, precisions, gradients)))
-    return again if gradients else [*again, *(row for row in rows if row.kind == "vjp")]
+    """All comparisons of one sample with one candidate."""
+    return judge_live(candidate, asking(reference, layer, precisions), sample, precisions)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parity.compare import compare
-from parity.goldens.check import cast
+from parity.goldens.judge import run
 from parity.goldens.store import Golden
 from parity.implementation import Implementation
 from parity.layers.draw import draw, generator
@@ -82,39 +82,34 @@ def _permuted(letter: str) -> Callable[[Implementation, Layer, Golden], str]:
         settings, specs = golden.settings, layer.outputs(golden.settings)
         order = generator(layer.name, "order").permutation(settings[letter])
         changed = permute(golden.inputs, layer.inputs(settings), letter, order)
-        plain = candidate.run(layer.name, cast(golden.inputs, "float64"), settings, "float64")
-        got = candidate.run(layer.name, cast(changed, "float64"), settings, "float64")
-        sigmas = permute(
-            _sigmas(golden), {name: replace(spec, kind="float") for name, spec in specs.items()}, letter, order
-        )
+        plain, got = run(candidate, golden), run(candidate, replace(golden, inputs=changed))
+        of_floats = {name: replace(spec, kind="float") for name, spec in specs.items()}
+        sigmas = permute(_sigmas(golden), of_floats, letter, order)
         return _difference(golden, permute(plain, specs, letter, order), got, sigmas)
 
     return check
 
 
 def _split(candidate: Implementation, layer: Layer, golden: Golden) -> str:
-    settings, sigmas = golden.settings, _sigmas(golden)
-    specs, outputs = layer.inputs(settings), layer.outputs(settings)
-    whole = candidate.run(layer.name, cast(golden.inputs, "float64"), settings, "float64")
-    first = settings["B"] // 2
-    for start, stop in ((0, first), (first, settings["B"])):
-        part = {**settings, "B": stop - start}
-        inputs = {name: _range(value, specs[name], start, stop) for name, value in golden.inputs.items()}
-        got = candidate.run(layer.name, cast(inputs, "float64"), part, "float64")
-        part_sigmas, expected = (
-            {name: _range(value, outputs[name], start, stop) for name, value in arrays.items()}
-            for arrays in (sigmas, whole)
-        )
-        problem = _difference(golden, expected, got, part_sigmas)
-        if problem:
+    settings = golden.settings
+    inputs, outputs = layer.inputs(settings), layer.outputs(settings)
+    whole, middle = run(candidate, golden), settings["B"] // 2
+    for rows in (np.arange(middle), np.arange(middle, settings["B"])):
+        part = replace(golden, inputs=_taken(golden.inputs, inputs, rows), settings={**settings, "B": len(rows)})
+        expected, sigmas = (_taken(arrays, outputs, rows) for arrays in (whole, _sigmas(golden)))
+        if problem := _difference(golden, expected, run(candidate, part), sigmas):
             return problem
     return ""
 
 
-def _range(value: np.ndarray, spec: Spec, start: int, stop: int) -> np.ndarray:
-    for axis in axes_of(spec, "B"):
-        value = np.take(value, np.arange(start, stop), axis=axis)
-    return value
+def _taken(arrays: Arrays, specs: Mapping[str, Spec], rows: np.ndarray) -> Arrays:
+    """Some rows of the batch."""
+    out = {}
+    for name, value in arrays.items():
+        for axis in axes_of(specs[name], "B"):
+            value = np.take(value, rows, axis=axis)
+        out[name] = value
+    return out
 
 
 def _step_after_terminal(candidate: Implementation, layer: Layer, golden: Golden) -> str:
@@ -124,8 +119,7 @@ def _step_after_terminal(candidate: Implementation, layer: Layer, golden: Golden
     inputs = {name: draw(spec, longer, rng) for name, spec in layer.inputs(longer).items()}
     for name, value in golden.inputs.items():
         inputs[name][tuple(slice(n) for n in value.shape)] = value
-    long = candidate.run(layer.name, cast(inputs, "float64"), longer, "float64")
-    short = candidate.run(layer.name, cast(golden.inputs, "float64"), settings, "float64")
+    long, short = run(candidate, replace(golden, inputs=inputs, settings=longer)), run(candidate, golden)
     # What belongs to the bootstrap step of the shorter trajectory is not compared: it is another step in the longer.
     expected, got, sigmas = (
         {k: v[: settings["T"]] for k, v in arrays.items()} for arrays in (short, long, _sigmas(golden))

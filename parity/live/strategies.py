@@ -7,13 +7,14 @@ the drawn numbers; so it shrinks to the smallest size, to the first seed and to 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from hypothesis import strategies as st
 
-from parity.layers.draw import as_single
-from parity.layers.spec import Arrays, Case, Layer, Settings
+from parity.layers import edits
+from parity.layers.spec import Case, Edit, Layer, Settings
 from parity.live.comparison import Sample, drawn
 
 HEAVY = (
@@ -54,45 +55,21 @@ def _volume(layer: Layer, settings: Settings) -> int:
     return sum(int(np.prod(spec.shape(settings))) for spec in layer.inputs(settings).values())
 
 
-@dataclass(frozen=True)
-class Edge:
-    """One way in which drawn numbers are made awkward."""
-
-    name: str
-    apply: Callable[[np.ndarray], np.ndarray]
-    kind: str = "float"
-
-
-def _tie(values: np.ndarray) -> np.ndarray:
-    out = values.copy()
-    if out.ndim and out.shape[-1] > 1:
-        out[..., 1] = out[..., 0]
-    return out
-
-
-def _first(value: float) -> Callable[[np.ndarray], np.ndarray]:
-    def set_first(values: np.ndarray) -> np.ndarray:
-        out = values.copy()
-        out.reshape(-1)[:1] = value
-        return out
-
-    return set_first
-
-
-EDGES = (
-    Edge("zeros", np.zeros_like),
-    Edge("ties", _tie),
-    Edge("first_zero", _first(0.0)),
-    Edge("first_two", _first(2.0)),
-    Edge("saturated", lambda v: as_single(30.0 * v)),
-    Edge("huge", lambda v: as_single(1e3 * v)),
-    Edge("tiny", lambda v: as_single(1e-4 * v)),
-    Edge("all", np.ones_like, kind="bool"),
-    Edge("none", np.zeros_like, kind="bool"),
-    Edge("same_index", np.zeros_like, kind="int"),
-)
+# Ways in which the numbers of an input are made awkward, by its kind.
+EDGES: dict[str, list[Callable[[str], Edit]]] = {
+    "float": [
+        partial(edits.filled, 0.0),
+        partial(edits.tied, axis=-1),
+        lambda name: edits.holding(name, 0.0),
+        lambda name: edits.holding(name, 2.0),
+        partial(edits.scaled, 30.0),
+        partial(edits.scaled, 1e3),
+        partial(edits.scaled, 1e-4),
+    ],
+    "bool": [partial(edits.filled, 1), partial(edits.filled, 0)],
+    "int": [partial(edits.filled, 0)],
+}
 CONSTRAINED = ("simplex", "zero_one", "positive", "uniform")  # probabilities and ratios are left as drawn
-KIND = {"f": "float", "b": "bool", "i": "int"}
 
 
 def may_have_edges(name: str, layer: Layer) -> bool:
@@ -101,19 +78,16 @@ def may_have_edges(name: str, layer: Layer) -> bool:
     return not any(part in name for part in as_drawn) and not (layer.name.startswith("nets/") and name in ("w", "b"))
 
 
-def edged(inputs: Arrays, choices: list[tuple[int, int]], layer: Layer) -> Arrays:
-    """Lays chosen edges over inputs; each choice is (which input, which edge)."""
+def edged(sample: Sample, choices: list[tuple[int, int]], layer: Layer) -> Sample:
+    """Lays chosen edges over the inputs of a sample; each choice is (which input, which edge)."""
+    specs, inputs = layer.inputs(sample.settings), sample.inputs
     names = [name for name in inputs if may_have_edges(name, layer)]
-    out = dict(inputs)
-    for which, edge_index in choices:
-        if not names:
-            break
+    for which, edge in choices if names else ():
         name = names[which % len(names)]
-        fitting = [edge for edge in EDGES if edge.kind == KIND[out[name].dtype.kind]]
-        spec = layer.inputs(layer.settings).get(name)
-        if spec is None or spec.draw not in CONSTRAINED:
-            out[name] = fitting[edge_index % len(fitting)].apply(out[name])
-    return out
+        fitting = EDGES[specs[name].kind]
+        if specs[name].draw not in CONSTRAINED:
+            inputs = fitting[edge % len(fitting)](name)(inputs, sample.settings)
+    return replace(sample, inputs=inputs, how=f"{sample.how}, edges {choices}") if choices else sample
 
 
 def samples(layer: Layer, sizes: int | None = None) -> st.SearchStrategy[Sample]:
@@ -121,8 +95,6 @@ def samples(layer: Layer, sizes: int | None = None) -> st.SearchStrategy[Sample]
     choice = st.tuples(st.integers(0, 63), st.integers(0, 63))
 
     def make(case: Case, seed: int, choices: list[tuple[int, int]]) -> Sample:
-        plain = drawn(layer, case, seed)
-        how = f"{plain.how}, edges {choices}" if choices else plain.how
-        return replace(plain, inputs=edged(plain.inputs, choices, layer), how=how)
+        return edged(drawn(layer, case, seed), choices, layer)
 
     return st.builds(make, st.sampled_from(menu(layer, sizes)), st.integers(0, SEEDS - 1), st.lists(choice, max_size=3))

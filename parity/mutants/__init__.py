@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.errors import CannotRun
+from parity.files import check_keys, read_tables
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
 from parity.mutants.mutate import Edit, load_edited
@@ -77,19 +78,14 @@ def catalogue() -> dict[str, Mutant]:
 
 def read(path: Path) -> list[Mutant]:
     """The mutants of one file; CannotRun says what is wrong with it."""
-    try:
-        entries = tomllib.loads(path.read_text(encoding="utf-8"))["bug"]
-    except (tomllib.TOMLDecodeError, KeyError, UnicodeDecodeError) as error:
-        raise CannotRun(f"{path} is no list of [[bug]] tables ({error}).") from None
+    entries = read_tables(path, "bug")
     return [_checked(entry, path.stem, f"{path.name}, entry {i + 1}") for i, entry in enumerate(entries)]
 
 
 def _checked(entry: Mapping[str, Any], subject: str, where: str) -> Mutant:
     where = f"{where} ({entry.get('name', 'without a name')})"
     allowed = {*TEXTS, "edits"} if "edits" in entry else {*TEXTS, *PLACE}
-    lacking, unknown = sorted(allowed - set(entry)), sorted(set(entry) - allowed)
-    if lacking or unknown:
-        raise CannotRun(f"{where}: {f'lacks {lacking[0]}' if lacking else f'does not know {unknown[0]}'}.")
+    check_keys(entry, allowed, allowed, where)
     for key in TEXTS:
         if not isinstance(entry[key], str) or not entry[key].strip():
             raise CannotRun(f"{where}: {key} must be a text that says something.")

@@ -20,7 +20,8 @@ from types import FrameType
 from typing import Any
 
 from parity.errors import CannotRun
-from parity.goldens.check import cast, load
+from parity.goldens.check import load
+from parity.goldens.judge import run, vjp
 from parity.goldens.store import Store
 from parity.implementation import Implementation
 from parity.mutants.mutate import Edit
@@ -66,10 +67,9 @@ def entered(store: Store, implementation: Implementation, layer: str, package: s
     sys.setprofile(note)
     try:
         for golden in goldens:
-            implementation.run(layer, cast(golden.inputs, "float64"), golden.settings, "float64")
+            run(implementation, golden)
         if backwards:
-            call = (layer, cast(backwards.inputs, "float64"), backwards.settings, "float64")
-            implementation.vjp(*call, cast(backwards.cotangents, "float64"), sorted(backwards.vjps))
+            vjp(implementation, backwards)
     finally:
         sys.setprofile(None)
         threading.setprofile(None)

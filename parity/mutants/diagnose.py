@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property, lru_cache, partial
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
@@ -18,12 +19,13 @@ import numpy as np
 
 from parity.compare import NO_NUMBERS, Problem, Row
 from parity.errors import CannotRun
-from parity.goldens.check import Judge, cast, load
+from parity.goldens.check import load
+from parity.goldens.judge import Judge, run, vjp
 from parity.goldens.store import Golden, Store
 from parity.implementation import Implementation
 from parity.layers.spec import Arrays, upstream
 from parity.mutants import Mutant, catalogue, implementation_with
-from parity.mutants.coverage import Entered, entered, is_reached, stored_cases
+from parity.mutants.coverage import entered, is_reached, stored_cases
 from parity.mutants.diagnosis import Diagnosis, closing_line
 from parity.mutants.patterns import patterns
 from parity.sigma import Rounding
@@ -47,7 +49,6 @@ class Suspect:
         self.rows = {golden.case: list(judge.rows(golden)) for golden in self.goldens}
         self.different = [row for rows in self.rows.values() for row in rows if not row.equal]
         self.has_gradients = not judge.without_gradients
-        self._answers: list[Golden] | None = None
 
     @property
     def worst(self) -> Row:
@@ -61,24 +62,21 @@ class Suspect:
         right = [golden.case for golden in self.goldens if golden.case not in wrong]
         return f"It is equal on {', '.join(right)}." if right else "It differs on every case."
 
-    @property
-    def failures(self) -> set[Problem]:
+    @cached_property
+    def failures(self) -> set[tuple[str, Problem]]:
         """How it fails without giving numbers; in float64, the precision in which it is asked."""
         return _failures(self.different)
 
+    @cached_property
     def answers(self) -> list[Golden]:
         """The goldens with the candidate's answers in the place of the original's, the worst case first."""
-        if self._answers is None:
-            ordered = sorted(self.goldens, key=lambda golden: golden.case != self.worst.case)
-            self._answers = [self._answer(golden) for golden in ordered]
-        return self._answers
+        return [
+            self._answer(golden) for golden in sorted(self.goldens, key=lambda golden: golden.case != self.worst.case)
+        ]
 
     def _answer(self, golden: Golden) -> Golden:
-        values = self.candidate.run(self.layer, cast(golden.inputs, "float64"), golden.settings, "float64")
-        vjps: Arrays = {}
-        if golden.vjps and self.has_gradients:
-            call = (self.layer, cast(golden.inputs, "float64"), golden.settings, "float64")
-            vjps = self.candidate.vjp(*call, cast(golden.cotangents, "float64"), sorted(golden.vjps))
+        values = run(self.candidate, golden)
+        vjps = vjp(self.candidate, golden) if golden.vjps and self.has_gradients else {}
         answer = {"value": _reduced(values, golden.outputs), "vjp": _reduced(vjps, golden.vjps)}
         sigmas = {
             kind: {name: _rescaled(golden, kind, name, value) for name, value in arrays.items()}
@@ -99,7 +97,7 @@ class Suspect:
 
     def _agreement(self, mutated: Implementation, scope: str) -> Precision | None:
         precision: Precision = "within tolerance"
-        for answer in self.answers():
+        for answer in self.answers:
             expected = replace(answer, vjps={}) if scope == "values" else answer
             if all(row.equal for row in Judge(mutated, ("float64",)).rows(expected)):
                 continue
@@ -110,9 +108,9 @@ class Suspect:
         return precision
 
 
-def _failures(rows: Iterable[Row]) -> set[Problem]:
-    problems = {row.problem for row in rows if row.dtype == "float64" and row.problem}
-    return {problem for problem in problems if problem.kind in NO_NUMBERS}
+def _failures(rows: Iterable[Row]) -> set[tuple[str, Problem]]:
+    problems = {(row.output, row.problem) for row in rows if row.dtype == "float64" and row.problem}
+    return {(output, problem) for output, problem in problems if problem.kind in NO_NUMBERS}
 
 
 def _reduced(arrays: Arrays, names: Collection[str]) -> Arrays:
@@ -131,13 +129,7 @@ class Map:
 
     def __init__(self, store: Store):
         """Takes the goldens, whose inputs the layers run on."""
-        self.store, self._known = store, dict[str, Entered]()
-
-    def entered(self, layer: str) -> Entered:
-        """The functions that a layer enters."""
-        if layer not in self._known:
-            self._known[layer] = entered(self.store, implementation_with(), layer)
-        return self._known[layer]
+        self.entered = lru_cache(None)(partial(entered, store, implementation_with()))
 
     def is_part_of(self, part: str, layer: str) -> bool:
         """Whether a layer does within itself what another one does: it enters most of the same functions."""

@@ -8,16 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
-from types import SimpleNamespace
-from typing import Any
-
-import numpy as np
 
 from parity.compare import Row
 from parity.errors import CannotRun
-from parity.goldens.store import digest
-from parity.implementation import Implementation
 from parity.layers import REGISTRY
 from parity.layers.spec import Layer
 from parity.live import comparison
@@ -27,28 +20,6 @@ from parity.mutants.mutate import Edit, load_edited
 SAMPLES = 4
 
 Kills = dict[str, tuple[Row | None, float]]
-
-
-def remembering(inner: Implementation) -> Any:
-    """A reference that computes each answer once; it has the methods of the contract that the inner one has."""
-    answers: dict[Any, Any] = {}
-
-    def once(method: str, *query: Any) -> Any:
-        key = (method, *map(_key, query))
-        if key not in answers:
-            answers[key] = getattr(inner, method)(*query)
-        return answers[key]
-
-    methods = [name for name in ("run", "vjp", "run_and_vjp", "rounding") if hasattr(inner, name)]
-    about = {"name": inner.name, "description": inner.description, "layers": inner.layers}
-    return SimpleNamespace(**about, **{name: partial(once, name) for name in methods})
-
-
-def _key(value: Any) -> Any:
-    """What tells one argument from another: arrays go by their digests."""
-    if isinstance(value, np.ndarray):
-        return digest(value)
-    return tuple((name, _key(value[name])) for name in sorted(value)) if isinstance(value, dict) else repr(value)
 
 
 def active_reference() -> tuple[str, bool]:
@@ -76,12 +47,13 @@ def kill_live(layer: str, cases: Mapping[str, str]) -> Kills:
     Returns:
         Mutant -> the comparison that killed it, if any, and the seconds it took.
     """
-    reference, entry, kills = remembering(comparison.live_reference()), REGISTRY[layer], Kills()
+    entry, kills = REGISTRY[layer], Kills()
+    ask = comparison.asking(comparison.live_reference(), entry)
     tried, named = samples(entry), {case.name: case for case in entry.cases}
 
     def first_difference(edits: Sequence[Edit], inputs: Sequence[comparison.Sample]) -> Row | None:
         candidate = load_edited(PORT, edits)
-        rows = (row for sample in inputs for row in comparison.compare_live(reference, candidate, entry, sample))
+        rows = (row for sample in inputs for row in comparison.judge_live(candidate, ask, sample))
         return next((row for row in rows if not row.equal), None)
 
     without = first_difference((), tried)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from parity.compare import Row
-from parity.goldens.check import cast
+from parity.goldens.judge import run, vjp
 from parity.goldens.store import Golden
 from parity.implementation import Implementation
 from parity.layers.spec import Arrays
@@ -123,13 +123,11 @@ def patterns(goldens: Sequence[Golden], candidate: Implementation, worst: Row) -
     if worst.problem and worst.kind == "value":
         return [worst.problem.text]
     golden = next(golden for golden in goldens if golden.case == worst.case)
-    call = (golden.layer, cast(golden.inputs, "float64"), golden.settings, "float64")
     if worst.kind == "vjp":
         note = "The values are right; the gradient is not: look for a gradient stopped, or not stopped."
-        got = candidate.vjp(*call, cast(golden.cotangents, "float64"), [worst.output])[worst.output]
-        ref = golden.vjps[worst.output]
+        ref, got = golden.vjps[worst.output], vjp(candidate, golden)[worst.output]
         head = [note] if worst.problem else [size, note]
     else:
-        ref, got, head = golden.outputs[worst.output], candidate.run(*call)[worst.output], [size]
+        ref, got, head = golden.outputs[worst.output], run(candidate, golden)[worst.output], [size]
     comparable = got.shape == ref.shape and ref.dtype.kind == "f" and np.isfinite(ref).all() and np.isfinite(got).all()
     return [*head, *describe(ref, got, golden.inputs)] if comparable and ref.size else head

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from parity.compare import Row
 from parity.errors import CannotRun
-from parity.goldens.check import Judge, cast
+from parity.goldens.judge import Judge, cast
 from parity.goldens.store import Golden, Store
 from parity.goldens.table import worst
 from parity.implementation import Implementation
@@ -40,6 +40,11 @@ class Tap:
     own: Row | None
     inherited: float | None
 
+    @property
+    def differs(self) -> bool:
+        """Whether it has an error of its own."""
+        return self.own is not None and not self.own.equal
+
 
 def taps(store: Store, candidate: Implementation) -> list[Tap]:
     """Errors of every traced layer, in data-flow order."""
@@ -60,9 +65,8 @@ def _own_chain(goldens: dict[str, Golden], candidate: Implementation) -> dict[st
 
     def run(layer: str, inputs: Arrays, settings: Settings) -> Arrays:
         if layer in candidate.layers:
-            given = candidate.run(layer, cast(inputs, "float64"), settings, "float64")
-            outputs[layer] = given
-            return given
+            outputs[layer] = candidate.run(layer, cast(inputs, "float64"), settings, "float64")
+            return outputs[layer]
         if layer not in goldens:
             raise CannotRun(f"{candidate.name} does not provide {layer}, and it was not recorded on this way.")
         return goldens[layer].outputs
@@ -84,7 +88,7 @@ def _distance(golden: Golden, got: Arrays) -> float:
 
 def first_divergence(found: list[Tap]) -> str:
     """One sentence: which layer is the first to differ by an error of its own."""
-    differing = [tap.layer for tap in found if tap.own is not None and not tap.own.equal]
+    differing = [tap.layer for tap in found if tap.differs]
     if not differing:
         return "No layer differs by an error of its own."
     first = differing[0]
@@ -100,12 +104,16 @@ def first_divergence(found: list[Tap]) -> str:
 FLOOR = 1e-18
 
 
+def share(error: float) -> float:
+    """Where an error stands between 1e-18 (0) and 1 (1) on a logarithmic scale."""
+    return float(1.0 - np.log10(min(max(error, FLOOR), 1.0)) / np.log10(FLOOR))
+
+
 def bar(error: float | None, width: int = 6) -> str:
-    """An error between 1e-18 and 1 as a bar, on a logarithmic scale."""
+    """An error as a bar."""
     if error is None:
         return ""
-    share = 1.0 - np.log10(min(max(error, FLOOR), 1.0)) / np.log10(FLOOR)
-    return "█" * round(width * share) or "▏"
+    return "█" * round(width * share(error)) or "▏"
 
 
 def terminal_table(found: list[Tap]) -> Table:
@@ -115,9 +123,9 @@ def terminal_table(found: list[Tap]) -> Table:
         table.add_column(heading, no_wrap=True)
     for tap in found:
         own = tap.own.max_rel if tap.own is not None else None
-        verdict = "not provided" if tap.own is None else "equal" if tap.own.equal else "DIFFERS"
+        verdict = "not provided" if tap.own is None else "DIFFERS" if tap.differs else "equal"
         cells = [f"{error:.1e}" if error is not None else "–" for error in (own, tap.inherited)]
-        style = "red" if verdict == "DIFFERS" else None
+        style = "red" if tap.differs else None
         table.add_row(tap.layer, cells[0], bar(own), cells[1], bar(tap.inherited), verdict, style=style)
     return table
 
@@ -127,7 +135,7 @@ def picture(found: list[Tap]) -> str:
     row, left, right = 16, 190, 420
 
     def x(error: float) -> float:
-        return left + right * (1.0 - np.log10(min(max(error, FLOOR), 1.0)) / np.log10(FLOOR))
+        return left + right * share(error)
 
     lines = []
     for power in range(-18, 1, 3):
@@ -136,8 +144,7 @@ def picture(found: list[Tap]) -> str:
         lines.append(f'<text x="{at:.0f}" y="14" text-anchor="middle">1e{power}</text>')
     for i, tap in enumerate(found):
         y = 32 + row * i
-        differs = tap.own is not None and not tap.own.equal
-        colour = "#c0392b" if differs else "#2a78d6"
+        colour = "#c0392b" if tap.differs else "#2a78d6"
         lines.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end" fill="{colour}">{tap.layer}</text>')
         if tap.inherited is not None:
             lines.append(f'<circle cx="{x(tap.inherited):.1f}" cy="{y}" r="5" fill="none" stroke="#777"/>')

@@ -1,0 +1,174 @@
+"""The comparison of an implementation's answers with a golden, recorded or made live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from parity.compare import Problem, ProblemKind, Row, compare, failed
+from parity.goldens.store import Golden
+from parity.implementation import Implementation
+from parity.layers import REGISTRY
+from parity.layers.spec import Arrays
+from parity.tolerance import PRECISIONS, computed_in
+
+BOTH = ("float64", "float32")
+
+
+def cast(arrays: Arrays, dtype: str) -> Arrays:
+    """Float arrays in the given precision; a fresh copy of everything, so that nothing can be changed from afar."""
+    return {k: v.astype(dtype) if v.dtype.kind == "f" else v.copy() for k, v in arrays.items()}
+
+
+def compare_output(
+    golden: Golden,
+    kind: str,
+    precision: str,
+    name: str,
+    got: Any,
+    shape: tuple[int, ...] | None = None,
+    dtype: str = "",
+) -> Row:
+    """Compares one output (or VJP) with a golden's; `shape` and `dtype` as for `parity.compare.compare`."""
+    bits, truth = PRECISIONS[precision], golden.truth(kind)[name]
+    sigma, others = golden.sigma(kind, name, bits), golden.others(name, bits)
+    return compare((golden.layer, golden.case, name), kind, precision, truth, got, sigma, shape, others, dtype)
+
+
+def run(implementation: Implementation, golden: Golden, dtype: str = "float64") -> Arrays:
+    """An implementation's outputs for the inputs of a golden."""
+    return implementation.run(golden.layer, cast(golden.inputs, dtype), golden.settings, dtype)
+
+
+def vjp(implementation: Implementation, golden: Golden, dtype: str = "float64") -> Arrays:
+    """An implementation's VJPs for the inputs and cotangents of a golden."""
+    inputs, cotangents = cast(golden.inputs, dtype), cast(golden.cotangents, dtype)
+    return implementation.vjp(golden.layer, inputs, golden.settings, dtype, cotangents, sorted(golden.vjps))
+
+
+Answer = Arrays | Problem
+METHODS = {"value": "run", "vjp": "vjp"}
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Compares the answers of an implementation with a golden.
+
+    Attributes:
+        implementation: the one under test.
+        precisions: whose tolerances are used, each on an answer of its own; below float32 values alone are judged.
+        answers_in: the dtype of its answers, where that is not the precision's own.
+        without_gradients: layers without a `vjp` (or whose `vjp` raised NotImplementedError): only values are judged.
+    """
+
+    implementation: Implementation
+    precisions: tuple[str, ...] = BOTH
+    answers_in: str = ""
+    without_gradients: set[str] = field(default_factory=set)
+
+    def rows(self, golden: Golden) -> Iterator[Row]:
+        """Value rows, then VJP rows, in each precision."""
+        for precision in self.precisions:
+            for kind, answer in self._answers(golden, precision):
+                yield from self._rows(golden, kind, precision, answer)
+
+    def _dtype(self, precision: str) -> str:
+        """The dtype in which the implementation is called."""
+        return self.answers_in or computed_in(precision)
+
+    def _answers(self, golden: Golden, precision: str) -> Iterator[tuple[str, Answer]]:
+        """Values and VJPs, from one call where the implementation offers that; without VJPs where it has none."""
+        kinds = kinds_judged(golden, precision)
+        is_one_call = len(kinds) == 2 and hasattr(self.implementation, "run_and_vjp")
+        calls = {"run_and_vjp": kinds} if is_one_call else {METHODS[kind]: [kind] for kind in kinds}
+        for method, answered in calls.items():
+            try:
+                yield from zip(answered, self._call(golden, self._dtype(precision), method), strict=True)
+            except NotImplementedError:
+                if method == "vjp":
+                    self.without_gradients.add(golden.layer)
+                    continue
+                text = "raised NotImplementedError; leave a layer out of `layers` until it is there."
+                yield "value", Problem(ProblemKind.CALL, text)
+
+    def _call(self, golden: Golden, dtype: str, method: str) -> tuple[Answer, ...]:
+        """The dicts that a method returns, one or two; a problem in their place if it raises or breaks the contract."""
+        count = 2 if method == "run_and_vjp" else 1
+        if not hasattr(self.implementation, method):
+            raise NotImplementedError
+        inputs, before = cast(golden.inputs, dtype), cast(golden.inputs, dtype)
+        pull_back = () if method == "run" else (cast(golden.cotangents, dtype), sorted(golden.vjps))
+        try:
+            result = getattr(self.implementation, method)(golden.layer, inputs, golden.settings, dtype, *pull_back)
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            name = type(error).__name__
+            return (Problem(ProblemKind.CALL, f"raised {name}: {error}", name),) * count
+        answers = result if count == 2 else (result,)
+        breach = _breach(answers, count, inputs, before)
+        return (breach,) * count if breach else answers
+
+    def _rows(self, golden: Golden, kind: str, precision: str, answer: Answer) -> Iterator[Row]:
+        truth = golden.truth(kind)
+        for name in truth:
+            where = (golden.layer, golden.case, name)
+            if isinstance(answer, Problem):
+                yield failed(where, kind, precision, answer)
+            elif name not in answer:
+                text = f"is missing; the layer gave {sorted(answer)[:8]}."
+                yield failed(where, kind, precision, Problem(ProblemKind.MISSING, text))
+            else:
+                yield self._compared(golden, kind, precision, name, answer[name])
+        for name in sorted(set(answer) - set(truth)) if isinstance(answer, dict) else ():
+            extra = Problem(ProblemKind.EXTRA, "is not an output of this layer.")
+            yield failed((golden.layer, golden.case, name), kind, precision, extra)
+
+    def _compared(self, golden: Golden, kind: str, precision: str, name: str, got: Any) -> Row:
+        """One comparison; for a value in float32, also as which precision it was seen to compute."""
+        shape = _shape(golden, kind, name)
+
+        def at(tolerated: str) -> Row:
+            return compare_output(golden, kind, tolerated, name, got, shape, self._dtype(precision))
+
+        row = at(precision)
+        if not row.has_precision:
+            return row
+        recorded = golden.recorded_at("value")
+        coarser = (p for p in ("tf32", "bf16") if PRECISIONS[p] in recorded and at(p).equal)
+        return replace(row, seen=precision if row.equal else next(coarser, ""))
+
+
+def _breach(answers: Any, count: int, inputs: Arrays, before: Arrays) -> Problem | None:
+    """How a call breaks the contract, given the inputs after and before it; None if it does not."""
+    if not isinstance(answers, tuple) or len(answers) != count:
+        return Problem(ProblemKind.CALL, "expected a tuple of outputs and VJPs.", "tuple")
+    changed = [name for name in before if not np.array_equal(before[name], inputs[name], equal_nan=True)]
+    if changed:
+        text = f"changed its input {changed[0]} in place; a layer must leave its inputs as they are."
+        return Problem(ProblemKind.CALL, text, changed[0])
+    for answer in answers:
+        if not isinstance(answer, dict):
+            text = f"expected a dict of NumPy arrays, got {type(answer).__name__}."
+            return Problem(ProblemKind.CALL, text, "dict")
+        for name, value in answer.items():
+            if isinstance(value, np.ndarray) and any(np.may_share_memory(value, x) for x in inputs.values()):
+                text = f"output {name} shares memory with one of the inputs; answer with arrays of your own."
+                return Problem(ProblemKind.CALL, text, name)
+    return None
+
+
+def _shape(golden: Golden, kind: str, name: str) -> tuple[int, ...]:
+    """Of a whole answer, where the golden holds but a sketch."""
+    if kind == "vjp":
+        return golden.inputs[name].shape
+    return REGISTRY[golden.layer].outputs(golden.settings)[name].shape(golden.settings)
+
+
+def kinds_judged(golden: Golden, precision: str) -> list[str]:
+    """`value`, `vjp` or both: what there is, and what sigma is known of at a precision."""
+    bits = PRECISIONS[precision]
+    return [kind for kind in ("value", "vjp") if golden.truth(kind) and bits in golden.recorded_at(kind)]
