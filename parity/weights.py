@@ -10,9 +10,8 @@ import hashlib
 import io
 import os
 import pathlib
-import tempfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -88,7 +87,7 @@ def find_weights(
     except WeightsError:
         if not download:
             raise
-    return download_weights(cached, expected=expected)
+    return download_weights(cached, expected)
 
 
 def load_weights(
@@ -119,39 +118,26 @@ def cache_folder() -> pathlib.Path:
     return pathlib.Path(pooch.os_cache("disco-parity"))
 
 
-def download_weights(
-    target: pathlib.Path,
-    *,
-    expected: Expected = DISCO103,
-    fetch: Callable[[str, pathlib.Path], None] | None = None,
-) -> Weights:
-    """Downloads the weights beside their place, verifies them, and only then puts them there.
+def download_weights(target: pathlib.Path, expected: Expected = DISCO103) -> Weights:
+    """Downloads the weights; pooch verifies them beside their place, and only then puts them there."""
+    import pooch
 
-    Args:
-        target: where the file goes.
-        expected: what the file must be.
-        fetch: downloads a URL to a path; by default with pooch.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".download-", dir=target.parent) as folder:
-        part = pathlib.Path(folder) / FILE_NAME
-        try:
-            (fetch or _fetch)(URL, part)
-        except Exception as error:  # whatever the HTTP library raises: it all means the same here
-            raise WeightsError(
-                f"The weights could not be downloaded from {URL} ({type(error).__name__}); "
-                f"nothing was kept. Set {VARIABLE} to a copy of {FILE_NAME} instead."
-            ) from error
-        read_verified(part, expected)
-        os.replace(part, target)
-    return Weights(target, "download", expected.sha256)
+    try:
+        pooch.retrieve(URL, f"sha256:{expected.sha256}", target.name, target.parent, downloader=_fetch)
+    except Exception as error:  # whatever the HTTP library raises, or a file with another digest
+        reason = "its digest is wrong" if isinstance(error, ValueError) else type(error).__name__
+        raise WeightsError(
+            f"The weights could not be downloaded from {URL} ({reason}); "
+            f"nothing was kept. Set {VARIABLE} to a copy of {FILE_NAME} instead."
+        ) from error
+    return _verified(target, "download", expected)
 
 
-def _fetch(url: str, path: pathlib.Path) -> None:
+def _fetch(url: str, path: str, pooch_or_none: object) -> None:
     """Downloads `url` to `path`."""
     import pooch
 
-    pooch.HTTPDownloader(progressbar=False, timeout=30)(url, str(path), None)
+    pooch.HTTPDownloader(progressbar=False, timeout=30)(url, path, None)
 
 
 def _verified(path: pathlib.Path, source: Source, expected: Expected) -> Weights:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -80,6 +80,7 @@ def flag(dims: str) -> Spec:
     return Spec(tuple(dims.split()), kind="bool")
 
 
+V = TypeVar("V")
 Specs = Mapping[str, Spec]
 SpecsOf = Callable[[Settings], Specs]
 
@@ -89,9 +90,9 @@ def each(names: str, spec: Spec) -> dict[str, Spec]:
     return dict.fromkeys(names.split(), spec)
 
 
-def prefixed(prefix: str, specs: Specs, names: str = "") -> dict[str, Spec]:
-    """Specs under a prefix: all, or those named."""
-    return {f"{prefix}/{name}": spec for name, spec in specs.items() if not names or name in names.split()}
+def prefixed(prefix: str, entries: Mapping[str, V], names: str = "") -> dict[str, V]:
+    """Specs or arrays under a prefix: all, or those named."""
+    return {f"{prefix}/{name}": entry for name, entry in entries.items() if not names or name in names.split()}
 
 
 @dataclass(frozen=True)

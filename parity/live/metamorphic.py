@@ -29,18 +29,23 @@ def axes_of(spec: Spec, letter: str) -> list[int]:
     return [axis for axis, dim in enumerate(spec.dims) if dim == letter]
 
 
+def taken(arrays: Arrays, specs: Mapping[str, Spec], letter: str, rows: np.ndarray) -> Arrays:
+    """Some entries, or all in another order, of every axis of a letter."""
+    out = {}
+    for name, value in arrays.items():
+        for axis in axes_of(specs[name], letter):
+            value = np.take(value, rows, axis=axis)
+        out[name] = value
+    return out
+
+
 def permute(arrays: Arrays, specs: Mapping[str, Spec], letter: str, order: np.ndarray) -> Arrays:
     """Reorders every axis of a letter; indices into it are renamed along."""
     place = np.argsort(order).astype(np.int32)
-    out = {}
-    for name, value in arrays.items():
-        spec = specs[name]
-        if spec.kind == "int" and spec.below == letter:
-            value = place[value]
-        for axis in axes_of(spec, letter):
-            value = np.take(value, order, axis=axis)
-        out[name] = value
-    return out
+    indices = {
+        name: place[x] for name, x in arrays.items() if specs[name].kind == "int" and specs[name].below == letter
+    }
+    return taken({**arrays, **indices}, specs, letter, order)
 
 
 def uses(specs: Mapping[str, Spec], letter: str) -> bool:
@@ -83,8 +88,7 @@ def _permuted(letter: str) -> Callable[[Implementation, Layer, Golden], str]:
         order = generator(layer.name, "order").permutation(settings[letter])
         changed = permute(golden.inputs, layer.inputs(settings), letter, order)
         plain, got = run(candidate, golden), run(candidate, replace(golden, inputs=changed))
-        of_floats = {name: replace(spec, kind="float") for name, spec in specs.items()}
-        sigmas = permute(_sigmas(golden), of_floats, letter, order)
+        sigmas = taken(_sigmas(golden), specs, letter, order)
         return _difference(golden, permute(plain, specs, letter, order), got, sigmas)
 
     return check
@@ -95,21 +99,11 @@ def _split(candidate: Implementation, layer: Layer, golden: Golden) -> str:
     inputs, outputs = layer.inputs(settings), layer.outputs(settings)
     whole, middle = run(candidate, golden), settings["B"] // 2
     for rows in (np.arange(middle), np.arange(middle, settings["B"])):
-        part = replace(golden, inputs=_taken(golden.inputs, inputs, rows), settings={**settings, "B": len(rows)})
-        expected, sigmas = (_taken(arrays, outputs, rows) for arrays in (whole, _sigmas(golden)))
+        part = replace(golden, inputs=taken(golden.inputs, inputs, "B", rows), settings={**settings, "B": len(rows)})
+        expected, sigmas = (taken(arrays, outputs, "B", rows) for arrays in (whole, _sigmas(golden)))
         if problem := _difference(golden, expected, run(candidate, part), sigmas):
             return problem
     return ""
-
-
-def _taken(arrays: Arrays, specs: Mapping[str, Spec], rows: np.ndarray) -> Arrays:
-    """Some rows of the batch."""
-    out = {}
-    for name, value in arrays.items():
-        for axis in axes_of(specs[name], "B"):
-            value = np.take(value, rows, axis=axis)
-        out[name] = value
-    return out
 
 
 def _step_after_terminal(candidate: Implementation, layer: Layer, golden: Golden) -> str:

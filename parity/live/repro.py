@@ -10,6 +10,7 @@ import numpy as np
 
 from parity.compare import Row
 from parity.files import write_atomically
+from parity.goldens.judge import cast
 from parity.goldens.store import Golden
 from parity.implementation import KNOWN
 from parity.layers.spec import Arrays
@@ -67,13 +68,7 @@ def source(golden: Golden, row: Row, implementation: str, file: str) -> str:
     is_vjp = row.kind == "vjp"
     ref, dtype, bits = golden.truth(row.kind)[row.output], computed_in(row.dtype), PRECISIONS[row.dtype]
     allowed = tolerance(golden.sigma(row.kind, row.output, bits), scale_of(ref), bits)
-    inputs = {k: v.astype(dtype) if v.dtype.kind == "f" else v for k, v in golden.inputs.items()}
-    wrt = f"[{row.output!r}]"
-    call = (
-        f"got = implementation.vjp(LAYER, INPUTS, SETTINGS, DTYPE, COTANGENTS, {wrt})[{row.output!r}]"
-        if is_vjp
-        else f"got = implementation.run(LAYER, INPUTS, SETTINGS, DTYPE)[{row.output!r}]"
-    )
+    method, more = ("vjp", f", COTANGENTS, [{row.output!r}]") if is_vjp else ("run", "")
     return TEMPLATE.format(
         summary=row.sentence(),
         file=file,
@@ -82,11 +77,11 @@ def source(golden: Golden, row: Row, implementation: str, file: str) -> str:
         layer=golden.layer,
         dtype=dtype,
         settings=pprint.pformat(golden.settings, width=110),
-        inputs=_dictionary(inputs),
+        inputs=_dictionary(cast(golden.inputs, dtype)),
         cotangents=f"COTANGENTS = {_dictionary(golden.cotangents)}" if is_vjp else "",
         expected=literal(ref),
         allowed=literal(allowed if ref.dtype.kind == "f" else np.zeros(ref.shape)),
-        call=call,
+        call=f"got = implementation.{method}(LAYER, INPUTS, SETTINGS, DTYPE{more})[{row.output!r}]",
         what=f"{'VJP with respect to' if is_vjp else 'output'} {row.output}",
     )
 

@@ -13,11 +13,10 @@ import re
 import sys
 import threading
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from parity.errors import CannotRun
 from parity.goldens.check import load
@@ -29,17 +28,12 @@ from parity.mutants.mutate import Edit
 Entered = frozenset[tuple[str, int]]  # file and first line of each function
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """Lines of a function, first and last included."""
 
     file: str
     first: int
     last: int
-
-    def is_entered(self, entered: Entered) -> bool:
-        """Whether this function, or one inside it, is among those entered."""
-        return any(file == self.file and self.first <= line <= self.last for file, line in entered)
 
 
 def source_digest(package: str = "port") -> str:
@@ -143,6 +137,14 @@ def _readers(tree: ast.Module, functions: Sequence[Function], first: int, last: 
 
 
 def is_reached(edits: Collection[Edit], by: Entered) -> bool:
-    """Whether a layer that enters these functions can be changed by any of the edits."""
+    """Whether a layer that enters these functions can be changed by any of the edits.
+
+    It can by an edit of a function that it enters, or of one around that; and by an edit of which that cannot be told.
+    """
     changed = [spans(edit) for edit in edits]
-    return any(places is None or any(span.is_entered(by) for span in places) for places in changed)
+    return None in changed or any(
+        file == span.file and span.first <= line <= span.last
+        for places in changed
+        for span in places or ()
+        for file, line in by
+    )

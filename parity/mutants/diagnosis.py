@@ -39,20 +39,13 @@ class Diagnosis:
 
     def as_json(self) -> dict[str, Any]:
         """The diagnosis for machines, with what the catalogue says about each mistake."""
-        about = [
-            {k: getattr(catalogue()[name], k) for k in ("name", "explanation", "formula", "origin")}
-            for name in self.mistakes
-        ]
-        return asdict(self) | {"mistakes": about}
+        keys = ("name", "explanation", "formula", "origin")
+        return asdict(self) | {"mistakes": [{k: getattr(catalogue()[name], k) for k in keys} for name in self.mistakes]}
 
     def lines(self) -> list[str]:
         """The diagnosis for people."""
-        where = (
-            f"of what feeds it, {', '.join(self.feeding)} differs too"
-            if self.feeding
-            else "nothing that feeds it differs"
-        )
-        lines = [f"{self.layer} differs; {where}.", f"  {self.worst}"]
+        where = f"of what feeds it, {', '.join(self.feeding)}" if self.feeding else "nothing that feeds it"
+        lines = [f"{self.layer} differs; {where} differs{' too' if self.feeding else ''}.", f"  {self.worst}"]
         if self.is_inherited:
             return [*lines, f"  Nothing new: it inherits {' and '.join(self.mistakes)}."]
         if self.blocked_by:

@@ -31,11 +31,8 @@ def factor(ref: np.ndarray, got: np.ndarray) -> str:
     ratio = float((ref * got).sum()) / norm if norm else 0.0
     if ref.size < 2 or not ratio or not _same(ratio * ref, got, float(np.abs(got).max())):
         return ""
-    return (
-        "The sign is reversed."
-        if abs(ratio + 1) < near(1.0)
-        else f"It is {ratio:.6g} times the right answer throughout."
-    )
+    is_sign = abs(ratio + 1) < near(1.0)
+    return "The sign is reversed." if is_sign else f"It is {ratio:.6g} times the right answer throughout."
 
 
 def offset(ref: np.ndarray, got: np.ndarray) -> str:
@@ -60,23 +57,17 @@ def order(ref: np.ndarray, got: np.ndarray) -> str:
     """The right numbers in another order."""
     if ref.size < 3:
         return ""
-    scale = float(np.abs(ref).max())
-    return (
-        "The numbers are right, but stand in another order."
-        if _same(np.sort(ref.reshape(-1)), np.sort(got.reshape(-1)), scale)
-        else ""
-    )
+    is_permuted = _same(np.sort(ref.reshape(-1)), np.sort(got.reshape(-1)), float(np.abs(ref).max()))
+    return "The numbers are right, but stand in another order." if is_permuted else ""
 
 
 def single(ref: np.ndarray, got: np.ndarray) -> str:
     """The size of float32 rounding."""
-    scale = float(np.abs(ref).max())
-    is_small = float(np.abs(got - ref).max()) <= near(scale)
-    if is_small and np.array_equal(got, got.astype(np.float32).astype(np.float64)):
+    if np.abs(got - ref).max() > near(float(np.abs(ref).max())):
+        return ""
+    if np.array_equal(got, got.astype(np.float32).astype(np.float64)):
         return "Every number is a float32: it was computed or rounded in single precision."
-    return (
-        "The error is of the size of float32 rounding: a constant or a step inside may be float32." if is_small else ""
-    )
+    return "The error is of the size of float32 rounding: a constant or a step inside may be float32."
 
 
 def edges(ref: np.ndarray, got: np.ndarray) -> str:

@@ -13,20 +13,15 @@ import numpy as np
 from parity.layers import REGISTRY
 from parity.layers.draw import as_single
 from parity.layers.learning import TREE
-from parity.layers.spec import Arrays, Settings
+from parity.layers.spec import Arrays, Settings, prefixed
 
 Run = Callable[[str, Arrays, Settings], Arrays]
 Traced = dict[str, tuple[Arrays, Settings]]
 
 
 def under(prefix: str, flat: Arrays) -> Arrays:
-    """The entries below `prefix/`, without it."""
+    """The inverse of `prefixed`: the entries below `prefix/`, without it."""
     return {name[len(prefix) + 1 :]: value for name, value in flat.items() if name.startswith(prefix + "/")}
-
-
-def below(prefix: str, flat: Arrays) -> Arrays:
-    """The inverse of `under`."""
-    return {f"{prefix}/{name}": value for name, value in flat.items()}
 
 
 class Trace:
@@ -57,8 +52,8 @@ def trace(run: Run, root: Arrays, settings: Settings) -> Traced:
     values = _values(step, online, target, rollout["logits"], facts, root)
     experience = {
         **facts,
-        **below("agent_out", {k: online[k] for k in ("logits", "y", "z")}),
-        **below("target_out", {k: target[k] for k in ("logits", "y", "z")}),
+        **prefixed("agent_out", online, "logits y z"),
+        **prefixed("target_out", target, "logits y z"),
         "behaviour_out/logits": rollout["logits"],
         "v_scalar": values["value"],
         "q": values["target_q_value"],
@@ -71,20 +66,20 @@ def trace(run: Run, root: Arrays, settings: Settings) -> Traced:
 
 
 def _agent_outs(step: Trace, observations: np.ndarray, params: Arrays, targets: Arrays) -> tuple[Arrays, Arrays]:
-    target = step("nets/agent", {"observations": observations, **below("params", targets)})
-    online = step("nets/agent", {"observations": observations, **below("params", params)})
+    target = step("nets/agent", {"observations": observations, **prefixed("params", targets)})
+    online = step("nets/agent", {"observations": observations, **prefixed("params", params)})
     flat = observations.reshape(observations.shape[0] * observations.shape[1], -1)
     torso = {k.split("torso/")[1]: v for k, v in params.items() if "/torso/" in k}
     sizes = tuple(step.settings["dense"])
     hidden = step(
         "nets/mlp",
-        {"x": flat, **below("params/mlp", torso)},
+        {"x": flat, **prefixed("params/mlp", torso)},
         B=len(flat),
         E=flat.shape[1],
         sizes=sizes,
     )["out"]
     model = {k: v for k, v in params.items() if "_pass/" not in k}
-    step("nets/action_model", {"torso": hidden, **below("params", model)}, B=len(flat))
+    step("nets/action_model", {"torso": hidden, **prefixed("params", model)}, B=len(flat))
     return online, target
 
 
@@ -105,7 +100,7 @@ def _values(step: Trace, online: Arrays, target: Arrays, mu: np.ndarray, facts: 
     step("values/retrace", traced, **options)
     mine = step("values/q_and_v", {"q_logits": online["q"], "pi_logits": pi})
     estimate = step("values/estimate_q", {**traced, "values": mine["v"], "q_values": mine["q"]}, **options)
-    adv_state = below("state", under("meta_state/adv_ema", root))
+    adv_state = prefixed("state", under("meta_state/adv_ema", root))
     state = step("moving_average/update", {"values": estimate["adv"], **adv_state})
     step("moving_average/normalize", {"values": estimate["adv"], **state})
     q_a = step("ops/lookup", {"table": online["q"][:-1], "index": taken}, E=s["K"])["out"]
@@ -135,9 +130,9 @@ def _meta_network(step: Trace, experience: Arrays, root: Arrays) -> Arrays:
     step("nets/unroll", {"xs": built["x"], **ends, **core}, E=built["x"].shape[-1])
     gated = step("meta/gate", {**unrolled, "rnn/hidden": rnn["rnn/hidden"], **own("meta/gate")})
     targets = step("meta/heads", {**gated, "policy_emb": built["policy_emb"], **own("meta/heads")})
-    given = below("meta_out", {k: targets[k] for k in ("y", "meta_input_emb")})
+    given = prefixed("meta_out", targets, "y meta_input_emb")
     step("meta/rnn", {**experience, **given, **rnn, **own("meta/rnn")})
-    step("meta/whole", {**experience, **rnn, **below("meta_params", every)})
+    step("meta/whole", {**experience, **rnn, **prefixed("meta_params", every)})
     return targets
 
 
@@ -156,11 +151,11 @@ def _transforms(step: Trace, online: Arrays, values: Arrays, facts: Arrays) -> N
 
 def _learning(step: Trace, root: Arrays, online: Arrays, rollout: Arrays, facts: Arrays, targets: Arrays) -> None:
     state = {k: v for k, v in root.items() if k.startswith(("params/", "meta_state/", "meta_params/"))}
-    outs = below("agent_out", online)
+    outs = prefixed("agent_out", online)
     rule_inputs = {**outs, "behaviour_out/logits": rollout["logits"], "observations": rollout["observations"]}
     meta_out = under("meta_out", step("disco/unroll_meta_net", {**rule_inputs, **facts, **state}))
-    chosen = below("meta_out", {k: meta_out[k] for k in ("pi", "y", "z")})
-    value_outs = below("meta_out", {k: meta_out[k] for k in ("q_td", "q_target", "normalized_q_td", "q_value")})
+    chosen = prefixed("meta_out", meta_out, "pi y z")
+    value_outs = prefixed("meta_out", meta_out, "q_td q_target normalized_q_td q_value")
     heads = {k: v for k, v in outs.items() if not k.endswith("/q")}
     ends = {"actions": facts["actions"], "is_terminal": facts["is_terminal"]}
     step("disco/agent_loss", {**heads, **ends, **chosen})
@@ -168,7 +163,7 @@ def _learning(step: Trace, root: Arrays, online: Arrays, rollout: Arrays, facts:
     step("ops/kl", {"p_logits": targets["pi"], "q_logits": online["logits"][:-1]})
     step("ops/entropy", {"p_logits": targets["pi"]})
     params = {k: v for k, v in root.items() if k.startswith("params/")}
-    loss = step("agent/loss", {**below("rollout", rollout), **chosen, **value_outs, **params})
+    loss = step("agent/loss", {**prefixed("rollout", rollout), **chosen, **value_outs, **params})
     _optimiser(step, root, under("grads", loss))
     step("agent/learner_step", root)
 
@@ -180,10 +175,10 @@ def _optimiser(step: Trace, root: Arrays, grads: Arrays) -> None:
     def cut(flat: Arrays) -> Arrays:
         return {k: flat[v][tuple(slice(n) for n in TREE[k])] for k, v in source.items()}
 
-    state = {"opt/count": root["opt/count"], **below("opt/mu", cut(under("opt/mu", root)))}
-    state |= below("opt/nu", cut(under("opt/nu", root)))
-    given = below("grads", cut(grads))
+    state = {"opt/count": root["opt/count"], **prefixed("opt/mu", cut(under("opt/mu", root)))}
+    state |= prefixed("opt/nu", cut(under("opt/nu", root)))
+    given = prefixed("grads", cut(grads))
     step("optim/adam", {**given, **state})
-    step("optim/update", {**given, **state, **below("params", cut(under("params", root)))})
+    step("optim/update", {**given, **state, **prefixed("params", cut(under("params", root)))})
     online, target = under("params", root), under("meta_state/target_params", root)
-    step("optim/target_average", {**below("online", cut(online)), **below("target", cut(target))})
+    step("optim/target_average", {**prefixed("online", cut(online)), **prefixed("target", cut(target))})
