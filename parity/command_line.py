@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -48,6 +49,11 @@ def require_some(implementation: Implementation) -> None:
     """Raises CannotRun where an implementation has no layer at all."""
     if not implementation.layers:
         raise CannotRun(f"{implementation.name} provides no layer; list the names of its layers in `layers`.")
+
+
+def finite(number: float | None) -> float | None:
+    """A number for JSON, which has no infinity."""
+    return number if number is not None and math.isfinite(number) else None
 
 
 def write_json(path: Path | None, content: object) -> None:

@@ -42,7 +42,7 @@ def read_tables(path: Path, name: str) -> list[dict[str, Any]]:
 
 def check_keys(table: Mapping[str, Any], required: Collection[str], allowed: Collection[str], where: str) -> None:
     """Raises CannotRun where a table lacks a key that is required, or has one that is not allowed."""
-    lacking, unknown = sorted(set(required) - set(table)), sorted(set(table) - set(allowed))
+    lacking, unknown = [key for key in required if key not in table], sorted(set(table) - set(allowed))
     if lacking or unknown:
         raise CannotRun(f"{where}: {f'lacks {lacking[0]}' if lacking else f'does not know {unknown[0]}'}.")
 

@@ -58,7 +58,8 @@ LEVELS = {
         "adapter examples",
     ),
     "parity": (
-        ". errors files layers tolerance weights",
+        ". errors tolerance weights",
+        "files layers",
         "diagram implementation sigma sketch",
         "command_line compare",
         "goldens",

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from parity.layers import REGISTRY
-from parity.layers.metatraining import ALIVE
+from parity.layers.learning import ALIVE
 from parity.layers.spec import Case
 from parity.live import comparison
 from port import input_transforms

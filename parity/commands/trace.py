@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from parity.command_line import add_options, write_json
+from parity.command_line import add_options, finite, write_json
 from parity.files import write_atomically
 from parity.goldens.store import Store
 from parity.goldens.table import provenance
@@ -35,6 +35,6 @@ def run(args: argparse.Namespace) -> int:
     print(tracing.first_divergence(taps))
     write_atomically(args.out / "trace.svg", tracing.picture(taps).encode())
     print(f"The picture is {args.out / 'trace.svg'}")
-    rows = [{"layer": t.layer, "own": t.own and t.own.as_json(), "in_the_chain": t.inherited} for t in taps]
+    rows = [{"layer": t.layer, "own": t.own and t.own.as_json(), "in_the_chain": finite(t.inherited)} for t in taps]
     write_json(args.json, rows)
     return 1 if any(tap.differs for tap in taps) else 0

@@ -73,7 +73,7 @@ class Judge:
         """Value rows, then VJP rows, in each precision."""
         for precision in self.precisions:
             for kind, answer in self._answers(golden, precision):
-                yield from self._rows(golden, kind, precision, answer)
+                yield from self.rows_of(answer, golden, kind, precision)
 
     def _dtype(self, precision: str) -> str:
         """The dtype in which the implementation is called."""
@@ -112,7 +112,8 @@ class Judge:
         breach = _breach(answers, count, inputs, before)
         return (breach,) * count if breach else answers
 
-    def _rows(self, golden: Golden, kind: str, precision: str, answer: Answer) -> Iterator[Row]:
+    def rows_of(self, answer: Answer, golden: Golden, kind: str, precision: str) -> Iterator[Row]:
+        """Rows of an answer that is there already."""
         truth = golden.truth(kind)
         for name in truth:
             where = (golden.layer, golden.case, name)

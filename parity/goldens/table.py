@@ -136,6 +136,9 @@ def closing_lines(outcome: Outcome, entries: list[Divergence], most: int = 20) -
         lines.append(f"Not run: {', '.join(outcome.skipped)}. {reason}")
     bad = len(outcome.different)
     known = f" ({bad - len(new)} of them expected)" if entries else ""
+    coarser = [f"{s.layer} ({s.seen})" for s in summarise(outcome.rows) if s.seen not in ("", "float32")]
+    if coarser:
+        lines.append(f"Precision seen, where it is not float32: {', '.join(coarser)}.")
     in_float64 = [row for row in outcome.rows if row.dtype == "float64"]
     silent, elements = sum(row.silent for row in in_float64), sum(row.elements for row in in_float64)
     if silent:

@@ -5,26 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from parity.layers import edits, params
-from parity.layers.cases import PLAIN, terminals
+from parity.layers import edits, learning, params
+from parity.layers.cases import PLAIN, sized, terminals
 from parity.layers.elementary import fresh
-from parity.layers.learning import (
-    ALIVE,
-    ALL_COSTS,
-    DISCO103,
-    FRESH_LEARNER,
-    FRESH_OPTIMISER,
-    RULE,
-    STEP,
-    TREE,
-    agent_state,
-    alive,
-    logs,
-    optimiser_state,
-    rollout,
-    zeroed,
-)
-from parity.layers.learning import FULL as FULL_SIZE
+from parity.layers.optim import FRESH_OPTIMISER, TREE, optimiser_state, zeroed
 from parity.layers.params import tree
 from parity.layers.spec import Case, Settings, Spec, each, fixed, prefixed, register, smooth
 from parity.layers.values import EMAS, FRESH_EMAS
@@ -54,7 +38,7 @@ def still(specs: dict[str, Spec]) -> dict[str, Spec]:
 
 def _rollouts(s: Settings, prefix: str, *lead: str) -> dict[str, Spec]:
     """Specs of rollouts, not differentiated, with other axes in the place of `T+1`."""
-    recorded = {name.replace("rollout", prefix, 1): spec for name, spec in rollout(s).items()}
+    recorded = {name.replace("rollout", prefix, 1): spec for name, spec in learning.rollout(s).items()}
     return {name: replace(x, dims=(*lead, *x.dims[1:]), differentiable=False) for name, x in recorded.items()}
 
 
@@ -79,12 +63,13 @@ register(
     lambda s: {**_value_state(s), "value_loss": fixed(""), **each("td normalized_td", fixed("T B"))},
     {"T": 5, "B": 3, "A": 3, "obs": (4, 3, 1), **VALUE},
     (
-        Case("plain", edits=(ALIVE,)),
-        Case("fresh_state", edits=(ALIVE, FRESH_OPTIMISER, *FRESH_EMAS)),
-        *terminals("first last every", "rollout/discounts", then=(ALIVE,)),
-        Case("T1_B1", {"T": 1, "B": 1}, (ALIVE,)),
-        Case("other_settings", OTHER_VALUE, (ALIVE,)),
-        Case("clipped", {"value_max_abs_update": 0.25}, (ALIVE,)),
+        *learning.learner_cases(PLAIN, Case("fresh_state", edits=(FRESH_OPTIMISER, *FRESH_EMAS))),
+        *terminals("first last every", "rollout/discounts", then=(learning.ALIVE,)),
+        *learning.learner_cases(
+            *sized("T1_B1"),
+            Case("other_settings", OTHER_VALUE),
+            Case("clipped", {"value_max_abs_update": 0.25}),
+        ),
     ),
     ("nets/mlp", "values/outs_v", "values/loss_from_td", "optim/update"),
 )
@@ -94,23 +79,27 @@ META_LOG = "adv normalized_adv entropy value val_importance_weight meta_loss pg_
 
 def _outer_inputs(s: Settings) -> dict[str, Spec]:
     """Nothing is differentiated by them: the meta-gradient is an output already."""
-    state = {**agent_state(s), **prefixed("value", _value_state(s)), **params.specs("meta_params", params.meta(s))}
+    state = {
+        **learning.agent_state(s),
+        **prefixed("value", _value_state(s)),
+        **params.specs("meta_params", params.meta(s)),
+    }
     return {**_rollouts(s, "train", "S", "T+1"), **_rollouts(s, "valid", "2*T+2"), **still(state)}
 
 
 def _outer_outputs(s: Settings) -> dict[str, Spec]:
     return {
         **tree("meta_grads", params.meta(s)),
-        **agent_state(s),
+        **learning.agent_state(s),
         **prefixed("value", _value_state(s)),
-        **logs(META_LOG),
+        **learning.logs(META_LOG),
     }
 
 
-BOTH_ALIVE = alive("train", "valid")
-FRESH = (BOTH_ALIVE, *FRESH_LEARNER, *fresh("value/adv_ema", "value/td_ema"), zeroed("value/opt/"))
-FULL: Settings = {**FULL_SIZE, "obs": (5, 5, 1), "T": 5, "B": 3}
-META_TRAINING: Settings = {**RULE, **ALL_COSTS, **STEP, **VALUE}
+BOTH_ALIVE = learning.alive("train", "valid")
+FRESH = (BOTH_ALIVE, *learning.FRESH_LEARNER, *fresh("value/adv_ema", "value/td_ema"), zeroed("value/opt/"))
+FULL: Settings = {**learning.FULL, "obs": (5, 5, 1), "T": 5, "B": 3}
+META_TRAINING: Settings = {**learning.RULE, **learning.ALL_COSTS, **learning.STEP, **VALUE}
 register(
     "meta_train/outer_loss",
     "S inner updates of agent and value function, the loss on a validation rollout, and its gradient for the "
@@ -122,8 +111,8 @@ register(
         Case("fresh_agent", {}, FRESH, gradients=False),
         Case("later_in_life", {}, (BOTH_ALIVE,), gradients=False),
         Case("one_inner_step", {"S": 1}, (BOTH_ALIVE,), gradients=False),
-        Case("disco103_one_step", {**FULL, "S": 1}, FRESH, **DISCO103),
-        Case("disco103_five_steps", {**FULL, "S": 5}, FRESH, **DISCO103),
+        Case("disco103_one_step", {**FULL, "S": 1}, FRESH, **learning.DISCO103),
+        Case("disco103_five_steps", {**FULL, "S": 5}, FRESH, **learning.DISCO103),
     ),
     ("agent/learner_step", "meta_train/value_fn", "ops/entropy", "ops/kl"),
     notebook="meta_train",
@@ -154,7 +143,7 @@ register(
         **{k: v for i in range(s["N"]) for k, v in tree(f"grads/{i}", TREE, scale=0.3).items()},
         **still(optimiser_state(TREE)),
     },
-    {**tree("meta_params", TREE), **optimiser_state(TREE), **logs("meta_grad_norm meta_up_norm")},
+    {**tree("meta_params", TREE), **optimiser_state(TREE), **learning.logs("meta_grad_norm meta_up_norm")},
     {"N": 2, "meta_learning_rate": 5e-4},
     tuple(replace(case, gradients=False) for case in META_UPDATES),
     ("meta_train/outer_loss",),

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from parity.layers import edits, params
+from parity.layers import edits, learning, params
 from parity.layers.cases import K601, PLAIN, sized, terminals
 from parity.layers.elementary import ORDINARY, SIZES
-from parity.layers.learning import (
-    EACH_END,
-    EMAS,
-    ENDS,
-    FRESH_EMAS,
-    FRESH_OPTIMISER,
-    STEP,
-    STEP_LOGS,
-    UNSTORED,
-    learner_cases,
-    logs,
-    optimiser_state,
-    rollout,
-)
+from parity.layers.optim import FRESH_OPTIMISER, optimiser_state
 from parity.layers.spec import Case, Settings, Spec, each, fixed, flag, index, prefixed, register, smooth
 from parity.layers.values import HUGE_REWARDS
 
@@ -56,18 +43,18 @@ register(
         "actions": index("T+1 B"),
         "rewards": smooth("T B"),
         "is_terminal": flag("T B"),
-        **EMAS,
+        **learning.EMAS,
     },
     {
         **prefixed("meta_out", each("raw_advs normalized_advs value_target tds normalized_tds", fixed("T B"))),
         "meta_out/values": fixed("T+1 B"),
-        **EMAS,
+        **learning.EMAS,
     },
     {**VALUE_HEAD, **TRACES, **AVERAGES},
     (
         PLAIN,
-        Case("fresh_state", edits=FRESH_EMAS),
-        *terminals(EACH_END),
+        Case("fresh_state", edits=learning.FRESH_EMAS),
+        *terminals(learning.EACH_END),
         *sized("T1_B1", "A18"),
         Case("scalar", SCALAR),
         Case("scalar_linear", {**SCALAR, **LINEAR}),
@@ -93,7 +80,7 @@ register(
         **prefixed("meta_out", each("raw_advs normalized_advs tds normalized_tds", smooth("T B"))),
         "meta_out/values": smooth("T+1 B"),
     },
-    {"loss": fixed("T B"), **logs(AC_LOGS)},
+    {"loss": fixed("T B"), **learning.logs(AC_LOGS)},
     {**VALUE_HEAD, **NOT_NORMALIZED, **AC_COSTS},
     (
         PLAIN,
@@ -117,7 +104,7 @@ register(
         "actions": index("T+1 B"),
         **prefixed("value_out", each("adv normalized_adv", smooth("T B"))),
     },
-    {"loss": fixed("T B"), **logs("entropy pg_advs")},
+    {"loss": fixed("T B"), **learning.logs("entropy pg_advs")},
     {"T": 5, "B": 3, "A": 3, "normalize_adv": True, "pg_cost": 1.0, "entropy_cost": 0.01},
     (
         PLAIN,
@@ -142,7 +129,7 @@ LEARNER: Settings = {
     **TRACES,
     **AVERAGES,
     **AC_COSTS,
-    **STEP,
+    **learning.STEP,
     "is_meta_training": True,
 }
 FULL_SIZE: Settings = {
@@ -153,23 +140,23 @@ FULL_SIZE: Settings = {
 
 def learner(s: Settings) -> dict[str, Spec]:
     """Specs of parameters, optimiser and moving averages."""
-    return {**params.specs("params", network(s)), **optimiser_state(network(s), scale=0.01), **EMAS}
+    return {**params.specs("params", network(s)), **optimiser_state(network(s), scale=0.01), **learning.EMAS}
 
 
-FRESH_LEARNER = (FRESH_OPTIMISER, *FRESH_EMAS)
+FRESH_LEARNER = (FRESH_OPTIMISER, *learning.FRESH_EMAS)
 register(
     "agent/actor_critic_step",
     "One whole learner step by the actor-critic rule: parameters, optimiser, moving averages and logs.",
-    lambda s: {**rollout(s), **learner(s)},
-    lambda s: {**learner(s), **logs(f"total_loss {AC_LOGS} {STEP_LOGS}")},
+    lambda s: {**learning.rollout(s), **learner(s)},
+    lambda s: {**learner(s), **learning.logs(f"total_loss {AC_LOGS} {learning.STEP_LOGS}")},
     LEARNER,
-    learner_cases(
+    learning.learner_cases(
         PLAIN,
         Case("fresh_state", edits=FRESH_LEARNER),
-        *ENDS,
+        *learning.ENDS,
         NORMALIZED,
         Case("not_meta_training", {"is_meta_training": False, "T": 1, "B": 1}, gradients=False),
-        Case("full_size", FULL_SIZE, FRESH_LEARNER, **UNSTORED),
+        Case("full_size", FULL_SIZE, FRESH_LEARNER, **learning.UNSTORED),
     ),
     ("nets/mlp", "actor_critic/unroll", "actor_critic/agent_loss", "optim/update"),
 )

@@ -85,7 +85,7 @@ def read(path: Path) -> list[Mutant]:
 def _checked(entry: Mapping[str, Any], subject: str, where: str) -> Mutant:
     where = f"{where} ({entry.get('name', 'without a name')})"
     allowed = {*TEXTS, "edits"} if "edits" in entry else {*TEXTS, *PLACE}
-    check_keys(entry, allowed, allowed, where)
+    check_keys(entry, sorted(allowed), allowed, where)
     for key in TEXTS:
         if not isinstance(entry[key], str) or not entry[key].strip():
             raise CannotRun(f"{where}: {key} must be a text that says something.")

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from parity.errors import CannotRun
 from parity.goldens.check import load
 from parity.goldens.judge import run, vjp
-from parity.goldens.store import Store
+from parity.goldens.store import Golden, Store
 from parity.implementation import Implementation
 from parity.mutants.mutate import Edit
 
@@ -47,6 +47,11 @@ def stored_cases(store: Store, layer: str) -> list[str]:
     return [case for case in store.cases(layer) if store.entry(layer, case)["stored"]]
 
 
+def stored_goldens(store: Store, layer: str) -> list[Golden]:
+    """The goldens of the small cases."""
+    return [load(store, layer, case) for case in stored_cases(store, layer)]
+
+
 def entered(store: Store, implementation: Implementation, layer: str, package: str = "port") -> Entered:
     """The functions of a package that a layer enters on its stored cases, and once backwards; in its threads too."""
     folder, functions = str(_source_of(package).parent), set[tuple[str, int]]()
@@ -55,7 +60,7 @@ def entered(store: Store, implementation: Implementation, layer: str, package: s
         if event == "call" and frame.f_code.co_filename.startswith(folder):
             functions.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
 
-    goldens = [load(store, layer, case) for case in stored_cases(store, layer)]
+    goldens = stored_goldens(store, layer)
     backwards = next((golden for golden in goldens if golden.vjps), None)
     threading.setprofile(note)
     sys.setprofile(note)

@@ -19,13 +19,12 @@ import numpy as np
 
 from parity.compare import NO_NUMBERS, Problem, Row
 from parity.errors import CannotRun
-from parity.goldens.check import load
 from parity.goldens.judge import Judge, run, vjp
 from parity.goldens.store import Golden, Store
 from parity.implementation import Implementation
 from parity.layers.spec import Arrays, upstream
 from parity.mutants import Mutant, catalogue, implementation_with
-from parity.mutants.coverage import entered, is_reached, stored_cases
+from parity.mutants.coverage import entered, is_reached, stored_goldens
 from parity.mutants.diagnosis import Diagnosis, closing_line
 from parity.mutants.patterns import patterns
 from parity.sigma import Rounding
@@ -44,7 +43,7 @@ class Suspect:
     def __init__(self, store: Store, candidate: Implementation, layer: str):
         """Runs the candidate on the layer's stored cases."""
         self.candidate, self.layer = candidate, layer
-        self.goldens = [load(store, layer, case) for case in stored_cases(store, layer)]
+        self.goldens = stored_goldens(store, layer)
         judge = Judge(candidate)
         self.rows = {golden.case: list(judge.rows(golden)) for golden in self.goldens}
         self.different = [row for rows in self.rows.values() for row in rows if not row.equal]

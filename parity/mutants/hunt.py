@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from parity.compare import Row
-from parity.goldens.check import load
 from parity.goldens.judge import BOTH, Judge
 from parity.goldens.store import Golden, Store
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
 from parity.mutants import PORT, Mutant, catalogue
-from parity.mutants.coverage import Entered, entered, is_reached, stored_cases
+from parity.mutants.coverage import Entered, entered, is_reached, stored_goldens
 from parity.mutants.mutate import load_edited
 
 LIFETIME = "agent/learner_steps"
@@ -82,9 +81,9 @@ def opened_store() -> Store:
     return Store()
 
 
-@lru_cache(maxsize=4096)
-def _golden(layer: str, case: str) -> Golden:
-    return load(opened_store(), layer, case)
+@cache
+def _goldens(layer: str) -> list[Golden]:
+    return stored_goldens(opened_store(), layer)
 
 
 @lru_cache(maxsize=1)
@@ -110,16 +109,14 @@ class PreparedLayer:
 def prepare_layer(layer: str) -> PreparedLayer:
     """Judges a layer of the port as it is."""
     judge = Judge(unchanged())
-    goldens = [_golden(layer, case) for case in stored_cases(opened_store(), layer)]
-    wrong = [row.sentence() for golden in goldens for row in judge.rows(golden) if not row.equal]
+    wrong = [row.sentence() for golden in _goldens(layer) for row in judge.rows(golden) if not row.equal]
     return PreparedLayer(layer, reached_by(layer), wrong)
 
 
 def _rows(candidate: Implementation, layer: str, tier: str, precisions: tuple[str, ...]) -> Iterator[Row]:
     """Comparisons of one layer that belong to a tier: values or VJPs."""
     judge = Judge(candidate, ("float64",) if tier == "gradients" else precisions)
-    for case in stored_cases(opened_store(), layer):
-        golden = _golden(layer, case)
+    for golden in _goldens(layer):
         yield from judge.rows(replace(golden, outputs={}) if tier == "gradients" else replace(golden, vjps={}))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from parity.layers import REGISTRY
 from parity.layers.draw import as_single
-from parity.layers.learning import TREE
+from parity.layers.optim import TREE
 from parity.layers.spec import Arrays, Settings, prefixed
 
 Run = Callable[[str, Arrays, Settings], Arrays]

@@ -53,9 +53,9 @@ def taps(store: Store, candidate: Implementation) -> list[Tap]:
     judge = Judge(candidate, ("float64",))
     found = []
     for layer, golden in goldens.items():
-        provided = layer in candidate.layers
-        rows = judge.rows(replace(golden, vjps={})) if provided else []
-        found.append(Tap(layer, worst(rows), _distance(golden, chain[layer]) if layer in chain else None))
+        own = judge.rows(replace(golden, vjps={})) if layer in candidate.layers else []
+        inherited = worst(judge.rows_of(chain[layer], golden, "value", "float64")) if layer in chain else None
+        found.append(Tap(layer, worst(own), inherited.max_rel if inherited else None))
     return found
 
 
@@ -74,16 +74,6 @@ def _own_chain(goldens: dict[str, Golden], candidate: Implementation) -> dict[st
     root = goldens[ROOT]
     trace(run, root.inputs, {**REGISTRY[ROOT].settings, **root.settings})
     return outputs
-
-
-def _distance(golden: Golden, got: Arrays) -> float:
-    """Worst error relative to each output's scale."""
-    errors = [0.0]
-    for name, ref in golden.outputs.items():
-        if ref.dtype.kind == "f" and name in got and got[name].shape == ref.shape and ref.size:
-            scale = float(np.abs(ref).max()) or 1.0
-            errors.append(float(np.abs(got[name] - ref).max()) / scale)
-    return max(errors)
 
 
 def first_divergence(found: list[Tap]) -> str:
