@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from parity.compare import NO_NUMBERS, NUM_BINS, ProblemKind, Row, compare
+from parity.compare import NO_NUMBERS, NUM_BINS, Problem, ProblemKind, Row, compare
 from parity.goldens import check
 from parity.goldens.check import Judge, kinds_judged, planted_error_is_found, rows_expected
 from parity.sigma import Rounding
@@ -218,6 +218,13 @@ def test_a_difference_is_described_in_full():
     said = ("layer[case] value of out (float64): DIFFERENT", "element [1, 0]: ref 0.5, got 0.500001", "abs 1e-06")
     for part in (*said, "rel 5e-07", "9.01e+09 ULP", "100 sigma", "12.5 of its tolerance 8e-08"):
         assert part in row.sentence()
+
+
+def test_problems_are_told_apart_by_kind_and_detail_and_never_by_their_words():
+    one, reworded = (Problem(ProblemKind.CALL, text, "ValueError") for text in ("raised ValueError: no", "failed"))
+    assert one == reworded
+    assert one != Problem(ProblemKind.CALL, one.text, "KeyError")
+    assert one != Problem(ProblemKind.FORM, one.text, "ValueError")
 
 
 def test_a_problem_is_said_in_place_of_numbers():

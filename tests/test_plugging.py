@@ -1,14 +1,19 @@
 """Plugging in somebody else's implementation: what is asked of it, what is said of it, and what is known of it."""
 
+import io
 import json
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from parity import implementation as plugging
 from parity.__main__ import main
+from parity.compare import Row
+from parity.goldens import table
+from parity.layers import REGISTRY
 from tests import toy
 
 LAYERS = list(toy.implementation.layers)
@@ -52,6 +57,18 @@ def test_rows_for_machines(plugged, tmp_path):
     assert 0.0 < result["median_tolerance_float64"] < 1e-13
     assert {row["equal"] for row in rows} == {True, False}
     assert all(row["layer"] == "values/retrace" for row in rows)
+
+
+@pytest.mark.parametrize("width", [80, table.WIDE])
+def test_the_table_shows_every_layer_whole(width):
+    compared = (("value", "float64"), ("vjp", "float64"), ("value", "float32"), ("vjp", "float32"))
+    longest = max(REGISTRY, key=len)
+    rows = [Row(longest, "plain", "out", *column, 1e-3, 1e-3, ratio=2.0, equal=False) for column in compared]
+    console = Console(width=width, file=io.StringIO())
+    console.print(table.terminal_table(rows, console.width))
+    head, line = console.file.getvalue().splitlines()
+    assert longest in line and "4 DIFFER" in line and "…" not in head + line
+    assert ("precision seen" in head) == (width == table.WIDE)
 
 
 EXPECTED = """
