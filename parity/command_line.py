@@ -14,7 +14,7 @@ from parity.errors import CannotRun, FixtureError
 from parity.files import write_atomically
 from parity.implementation import Implementation, did_you_mean
 
-EQUAL, DIFFERENT, COULD_NOT_RUN = 0, 1, 2
+COULD_NOT_RUN = 2  # exit code; 0 is equal, 1 is different
 OPTIONS: dict[str, dict[str, Any]] = {
     "layers": {"nargs": "*", "metavar": "LAYER", "help": "default: all of them"},
     "--impl": {"default": "port", "metavar": "NAME", "help": "port, original, standin or package.module:attribute"},

@@ -84,19 +84,19 @@ NO_REFERENCE = "has no live reference"
 
 @pytest.fixture(scope="session")
 def reference(request: pytest.FixtureRequest, implementation: Implementation) -> Implementation:
-    """What speaks live: the original where it is installed, else the stand-in."""
+    """The live reference: the original where it is installed, else the stand-in."""
     end = end_of(request)
     try:
-        speaking = _or_exit(live_reference)
+        running = _or_exit(live_reference)
     except NoLiveReference as error:
         end(f"{implementation.name} {NO_REFERENCE} here. {error}")
-    if speaking.name == implementation.name:
+    if running.name == implementation.name:
         end(f"{implementation.name} {NO_REFERENCE} here but itself, which would prove nothing.")
     cache = getattr(request.config, "cache", None)  # of pytest; `--cache-clear` empties it
-    if cache is not None and hasattr(speaking, "keep_programs"):
+    if cache is not None and hasattr(running, "keep_programs"):
         with contextlib.suppress(OSError):  # where nothing can be written, all is compiled each time
-            speaking.keep_programs(cache.mkdir("disco-parity-programs"))
-    return speaking
+            running.keep_programs(cache.mkdir("disco-parity-programs"))
+    return running
 
 
 @pytest.fixture(scope="session")
@@ -138,12 +138,12 @@ def pytest_report_collectionfinish(config: pytest.Config, items: Sequence[pytest
 
 
 def live_line() -> str:
-    """Says which reference speaks live."""
+    """Which reference live checks use."""
     try:
-        speaking = _or_exit(live_reference)
+        running = _or_exit(live_reference)
     except NoLiveReference as error:
         return f"not compared. {error}"
-    return f"{speaking.name} ({speaking.description})"
+    return f"{running.name} ({running.description})"
 
 
 def fail_unless_allowed(report: pytest.TestReport, name: str, allowed: Path) -> None:

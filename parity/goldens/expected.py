@@ -51,8 +51,7 @@ class Divergence:
         return self._is_of(row) and fnmatchcase(row.case, self.case)
 
     def _is_of(self, row: Row) -> bool:
-        pairs = ((row.layer, self.layer), (row.output, self.output), (row.kind, self.kind), (row.dtype, self.dtype))
-        return all(fnmatchcase(*pair) for pair in pairs)
+        return all(fnmatchcase(getattr(row, key), getattr(self, key)) for key in ("layer", "output", "kind", "dtype"))
 
     def problem(self, rows: Sequence[Row]) -> str:
         """What is wrong with the entry, given all rows of its layer; empty if it fits."""

@@ -8,10 +8,11 @@ result may be held against the float64 truth.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 import numpy as np
 
-from parity.layers.spec import Arrays, Case, Layer, Settings, Spec, size
+from parity.layers.spec import Arrays, Case, Draw, Layer, Settings, Spec, size
 
 
 def generator(*names: str) -> np.random.Generator:
@@ -30,6 +31,20 @@ def bell(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return as_single((rng.random((4, *shape)).sum(axis=0) - 2.0) * np.sqrt(3.0))
 
 
+def _simplex(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    weights = 0.05 + rng.random(shape)
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+DRAWN: dict[Draw, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
+    "normal": bell,
+    "uniform": lambda rng, shape: rng.random(shape),
+    "positive": lambda rng, shape: 0.05 + rng.random(shape),
+    "simplex": _simplex,
+    "zero_one": lambda rng, shape: (rng.random(shape) < 0.8).astype(np.float64),
+}
+
+
 def draw(spec: Spec, settings: Settings, rng: np.random.Generator) -> np.ndarray:
     """Fills one input as its spec says."""
     shape = spec.shape(settings)
@@ -37,18 +52,7 @@ def draw(spec: Spec, settings: Settings, rng: np.random.Generator) -> np.ndarray
         return rng.integers(0, size(spec.below, settings), shape, dtype=np.int32)
     if spec.kind == "bool":
         return rng.random(shape) < 0.2
-    if spec.draw == "normal":
-        return as_single(spec.scale * bell(rng, shape))
-    if spec.draw == "uniform":
-        return as_single(spec.scale * rng.random(shape))
-    if spec.draw == "positive":
-        return as_single(spec.scale * (0.05 + rng.random(shape)))
-    if spec.draw == "simplex":
-        weights = 0.05 + rng.random(shape)
-        return as_single(weights / weights.sum(axis=-1, keepdims=True))
-    if spec.draw == "zero_one":
-        return (rng.random(shape) < 0.8).astype(np.float64)
-    raise ValueError(f"Unknown way to draw inputs: {spec.draw!r}.")
+    return as_single(spec.scale * DRAWN[spec.draw](rng, shape))
 
 
 def case_inputs(layer: Layer, case: Case, *seed: str) -> Arrays:

@@ -169,7 +169,8 @@ def specs(prefix: str, shapes: Shapes, differentiable: bool = True) -> dict[str,
     def spec(name: str, shape: tuple[int, ...]) -> Spec:
         if len(shape) > 1:
             return Spec(tuple(shape), differentiable=differentiable, scale=1.0 / math.sqrt(shape[-2]))
-        draw, scale = ("positive", 0.7) if "conv1_d" in name else ("normal", 0.1)
-        return Spec(tuple(shape), differentiable=differentiable, draw=draw, scale=scale)
+        if "conv1_d" in name:
+            return Spec(tuple(shape), differentiable=differentiable, draw="positive", scale=0.7)
+        return Spec(tuple(shape), differentiable=differentiable, scale=0.1)
 
     return {f"{prefix}/{name}": spec(name, shape) for name, shape in shapes.items()}

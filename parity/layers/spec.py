@@ -6,6 +6,7 @@ size, K value bins, H and M the hidden sizes of the trajectory RNN and of the me
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -15,6 +16,7 @@ import numpy as np
 Arrays = dict[str, np.ndarray]
 Settings = dict[str, Any]
 Kind = Literal["float", "int", "bool"]
+Draw = Literal["normal", "uniform", "positive", "simplex", "zero_one"]
 Edit = Callable[[Arrays, Settings], Arrays]
 
 
@@ -34,7 +36,7 @@ class Spec:
     dims: tuple[str | int, ...]
     kind: Kind = "float"
     differentiable: bool = False
-    draw: str = "normal"
+    draw: Draw = "normal"
     scale: float = 1.0
     below: str | int = 2
 
@@ -51,13 +53,8 @@ def size(dim: str | int, settings: Settings) -> int:
     """Evaluates a size such as `7`, `"T"`, `"T+1"` or `"4*H"`."""
     if isinstance(dim, int):
         return dim
-    total = 0
-    for term in dim.split("+"):
-        product = 1
-        for factor in term.split("*"):
-            product *= int(factor) if factor.isdigit() else int(settings[factor])
-        total += product
-    return total
+    terms = (term.split("*") for term in dim.split("+"))
+    return sum(math.prod(int(f) if f.isdigit() else int(settings[f]) for f in factors) for factors in terms)
 
 
 def smooth(dims: str, **options: Any) -> Spec:
@@ -194,11 +191,5 @@ def from_notebooks() -> list[str]:
 
 def upstream(layer: str) -> set[str]:
     """All layers that feed a layer, directly or not."""
-    found: set[str] = set()
-    waiting = list(REGISTRY[layer].upstream)
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += REGISTRY[name].upstream
-    return found
+    direct = REGISTRY[layer].upstream
+    return set(direct).union(*(upstream(name) for name in direct))

@@ -28,15 +28,10 @@ def shrink(layer: Layer, sample: Sample, fails: Fails, seconds: float = SECONDS)
     """
     end = time.monotonic() + seconds
     for smaller in (_smaller_sizes, _plainer_values):
-        improved = True
-        while improved and time.monotonic() < end:
-            improved = False
-            for tried in smaller(layer, sample):
-                if time.monotonic() >= end:
-                    break
-                if fails(tried):
-                    sample, improved = tried, True
-                    break
+        tries = smaller(layer, sample)
+        while time.monotonic() < end and (tried := next(tries, None)):
+            if fails(tried):
+                sample, tries = tried, smaller(layer, tried)
     return sample
 
 
