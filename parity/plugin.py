@@ -133,7 +133,7 @@ def pytest_report_collectionfinish(config: pytest.Config, items: Sequence[pytest
         weights = "Disco103 (sha256 verified), and seeded ones"
     except (WeightsMissing, FixtureError) as error:
         weights = f"seeded ones only: {error}"
-    line = provenance(store, implementation.name, implementation.description)
+    line = provenance(store, implementation)
     return [f"parity: {line}", f"parity: {coverage(implementation)}", f"live: {live_line()}", f"weights: {weights}"]
 
 

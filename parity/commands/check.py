@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     store, implementation, entries = Store(), load(args.impl), expected.load(args.expected)
     require_some(implementation)
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)
-    print(provenance(store, implementation.name, implementation.description))
+    print(provenance(store, implementation))
     outcome = Outcome()
     for layer in track(chosen(args.layers, store.layers()), "comparing", console=Console(stderr=True), transient=True):
         check_layer(store, implementation, layer, outcome, asked_precisions(args.precision))

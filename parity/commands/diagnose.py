@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     store, implementation = Store(), load(args.impl)
     require_some(implementation)
     layers = [layer for layer in chosen(args.layers, store.layers()) if layer in implementation.layers]
-    print(provenance(store, implementation.name, implementation.description))
+    print(provenance(store, implementation))
     shown = track(layers, "diagnosing", console=Console(stderr=True), transient=True)
     diagnoses = diagnosing.diagnose(store, implementation, shown)
     for diagnosis in diagnoses:

@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     """Shows each layer's own error, and the error that it inherits."""
     store, implementation = Store(), load(args.impl)
     console = Console()
-    print(provenance(store, implementation.name, implementation.description))
+    print(provenance(store, implementation))
     taps = tracing.taps(store, implementation)
     console.print(tracing.terminal_table(taps))
     print(tracing.first_divergence(taps))

@@ -99,11 +99,11 @@ def columns_of(rows: Iterable[Row]) -> list[tuple[str, str]]:
     return [column for column in (*COLUMNS, *BELOW) if column in compared]
 
 
-def provenance(store: Store, implementation: str, description: str) -> str:
+def provenance(store: Store, implementation: Implementation) -> str:
     """Says what is compared with what."""
     commit = store.manifest["original"]["commit"][:7]
     return (
-        f"{implementation} ({description}) against the recorded original: disco_rl commit {commit}, "
+        f"{implementation.name} ({implementation.description}) against the recorded original: disco_rl commit {commit}, "
         f"jax {store.manifest['packages']['jax']} ({notebooks_in_words(store.layers())})"
     )
 

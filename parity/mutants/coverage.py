@@ -126,25 +126,25 @@ def spans(edit: Edit) -> tuple[Span, ...] | None:
 
 def _readers(tree: ast.Module, functions: Sequence[Function], first: int, last: int, path: Path) -> list[Function]:
     """Functions that name the module-level constant that stands in these lines; none if it is not that simple."""
-    constants: set[str] = set()
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and node.lineno <= last and first <= (node.end_lineno or node.lineno):
-            constants |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    assigned = [
+        (node, {target.id for target in node.targets if isinstance(target, ast.Name)})
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+    ]
+    edited = [names for node, names in assigned if node.lineno <= last and first <= (node.end_lineno or node.lineno)]
+    constants = set[str]().union(*edited)
     others = [other.read_text(encoding="utf-8") for other in path.parent.rglob("*.py") if other != path]
     elsewhere = any(re.search(rf"\b{name}\b", text) for name in constants for text in others)
     readers = [f for f in functions if constants & _names(f)]
-    derived = any(
-        constants & _names(node)
-        for node in tree.body
-        if isinstance(node, ast.Assign) and not any(t.id in constants for t in node.targets if isinstance(t, ast.Name))
-    )
+    derived = any(constants & _names(node) and not constants & names for node, names in assigned)
     return [] if elsewhere or derived else readers
 
 
 def is_reached(edits: Collection[Edit], by: Entered) -> bool:
     """Whether a layer that enters these functions can be changed by any of the edits.
 
-    It can by an edit of a function that it enters, or of one around that; and by an edit of which that cannot be told.
+    An edit reaches it through a function that it enters, or through one around that. Where it cannot be told what an
+    edit changes, it may reach every layer.
     """
     changed = [spans(edit) for edit in edits]
     return None in changed or any(
