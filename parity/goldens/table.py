@@ -103,8 +103,8 @@ def provenance(store: Store, implementation: Implementation) -> str:
     """Says what is compared with what."""
     commit = store.manifest["original"]["commit"][:7]
     return (
-        f"{implementation.name} ({implementation.description}) against the recorded original: disco_rl commit {commit}, "
-        f"jax {store.manifest['packages']['jax']} ({notebooks_in_words(store.layers())})"
+        f"{implementation.name} ({implementation.description}) against the recorded original: "
+        f"disco_rl commit {commit}, jax {store.manifest['packages']['jax']} ({notebooks_in_words(store.layers())})"
     )
 
 
