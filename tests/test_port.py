@@ -191,7 +191,7 @@ def test_a_configuration_that_makes_no_sense_gets_a_sentence(build, message):
 @pytest.mark.parametrize(
     ("function", "layer", "judged"),
     [
-        (value_utils.values_from_logits, "values/from_logits", {"categorical", "nonlinear"}),
+        (value_utils.ValueForm, "values/from_logits", {"categorical", "nonlinear"}),
         (value_utils.ValueSettings, "values/outs", {"decay", "eps"}),
         (moving_average.normalize, "moving_average/normalize", {"eps", "subtract_mean"}),
     ],

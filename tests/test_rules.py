@@ -241,7 +241,7 @@ def test_outputs_that_a_rule_cannot_read_get_a_sentence():
     with pytest.raises(ValueError, match="is_terminal must start with"):
         unroll({"logits": logits, "v": v}, is_terminal=torch.zeros((5, 3), dtype=torch.bool))
     with pytest.raises(ValueError, match="is no scalar"):
-        value_utils.values_from_logits(v, None, categorical=False)
+        value_utils.values_from_logits(v, value_utils.ValueForm(categorical=False))
 
 
 def plain(settings):

@@ -28,15 +28,19 @@ class ActorCritic(base.WithoutMetaNet):
     averaging: Averaging | None = None
 
     @property
+    def value_form(self) -> value_utils.ValueForm:
+        """How the head v stands for a value."""
+        rule = self.rule
+        return value_utils.ValueForm(rule.max_abs_value, rule.categorical_value, rule.nonlinear_value_transform)
+
+    @property
     def _value_settings(self) -> value_utils.ValueSettings:
         return value_utils.ValueSettings(
+            form=self.value_form,
             discount=self.hyper.discount_factor,
             lambda_=self.hyper.vtrace_lambda,
-            max_abs_value=self.rule.max_abs_value,
             decay=self.rule.moving_average_decay,
             eps=self.rule.moving_average_eps,
-            categorical=self.rule.categorical_value,
-            nonlinear=self.rule.nonlinear_value_transform,
         )
 
     def heads(self, num_actions: int) -> Heads:
@@ -116,9 +120,7 @@ class ActorCritic(base.WithoutMetaNet):
         tds = meta_out["normalized_tds" if rule.normalize_td else "tds"].detach()
         logits = inputs.agent_out["logits"][:-1]  # [T, B, A]
         pg_loss = ops.policy_gradient_loss(logits, inputs.actions[:-1], advs)
-        value_loss = value_utils.value_loss_from_td(
-            inputs.agent_out["v"][:-1], tds, rule.max_abs_value, rule.categorical_value, rule.nonlinear_value_transform
-        )
+        value_loss = value_utils.value_loss_from_td(inputs.agent_out["v"][:-1], tds, self.value_form)
         entropy = ops.categorical_entropy(logits)
         total = hyper.pg_cost * pg_loss + hyper.value_cost * value_loss - hyper.entropy_cost * entropy
         logged = {

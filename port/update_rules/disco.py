@@ -24,7 +24,6 @@ from port.config import DiscoConfig, HyperParams, MetaNetConfig
 from port.distributed import Averaging
 from port.networks import agent_net, meta_nets, param_names
 from port.types import (
-    EmaState,
     Heads,
     Logs,
     LstmState,
@@ -34,7 +33,6 @@ from port.types import (
     Outputs,
     Params,
     RuleInputs,
-    ValueOuts,
 )
 from port.update_rules import base
 from port.value_fns import value_utils
@@ -114,9 +112,9 @@ class Disco:
     def value_settings(self) -> value_utils.ValueSettings:
         """The numbers of the value estimates."""
         return value_utils.ValueSettings(
+            form=value_utils.ValueForm(self.rule.max_abs_value),
             discount=self.rule.value_discount,
             lambda_=self.hyper.value_fn_td_lambda,
-            max_abs_value=self.rule.max_abs_value,
             decay=self.rule.moving_average_decay,
             eps=self.rule.moving_average_eps,
         )
@@ -140,7 +138,9 @@ class Disco:
         """
         self.check_inputs(inputs)
         target_out = self.unroll_policy(meta_state.target_params, inputs.observations)
-        outs, adv_ema, td_ema = self.value_outs(inputs, target_out, (meta_state.adv_ema, meta_state.td_ema))
+        q_values, averages = self.q_values(inputs, target_out), (meta_state.adv_ema, meta_state.td_ema)
+        settings = self.value_settings
+        outs, adv_ema, td_ema = value_utils.value_outs(*q_values, inputs, averages, settings, self.averaging)
         extra = {
             "v_scalar": outs.value,
             "adv": outs.adv,
@@ -156,12 +156,11 @@ class Disco:
         new_state = MetaState(rnn_state, adv_ema, td_ema, target_params)
         return {**net_out, **kept, "target_out": target_out}, new_state
 
-    def value_outs(
-        self, inputs: RuleInputs, target_out: Outputs, averages: tuple[EmaState, EmaState]
-    ) -> tuple[ValueOuts, EmaState, EmaState]:
-        """Value estimates of the rollout, and the averages that include it."""
-        heads = (inputs.agent_out["q"], target_out["q"])
-        return value_utils.value_outs(*heads, inputs, averages, self.value_settings, self.averaging)
+    def q_values(self, inputs: RuleInputs, target_out: Outputs) -> tuple[Tensor, Tensor]:
+        """Action values [T+1, B, A] of the online network and of the target network."""
+        form = self.value_settings.form
+        online, target = (value_utils.values_from_logits(out["q"], form) for out in (inputs.agent_out, target_out))
+        return online, target
 
     def targets(self, meta_params: Params, inputs: RuleInputs, state: LstmState) -> tuple[Outputs, LstmState]:
         """Outputs of the meta-network, and the new state of its meta-RNN."""
@@ -264,4 +263,4 @@ class Disco:
     def value_loss(self, inputs: RuleInputs, td: Tensor) -> Tensor:
         """Distance of the action values from themselves plus their errors: [T, B] to [T, B]."""
         q_a = ops.batch_lookup(inputs.agent_out["q"], inputs.actions)[:-1]  # [T, B, K]
-        return value_utils.value_loss_from_td(q_a, td, self.rule.max_abs_value, categorical=True, nonlinear=True)
+        return value_utils.value_loss_from_td(q_a, td, self.value_settings.form)

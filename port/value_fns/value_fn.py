@@ -95,14 +95,8 @@ def net(params: Params, observations: Observations) -> Tensor:
 
 def value_settings(config: ValueFnConfig) -> value_utils.ValueSettings:
     """Of a scalar head in signed-hyperbolic units."""
-    return value_utils.ValueSettings(
-        discount=config.discount_factor,
-        lambda_=config.td_lambda,
-        decay=config.ema_decay,
-        eps=config.ema_eps,
-        categorical=False,
-        nonlinear=True,
-    )
+    form = value_utils.ValueForm(categorical=False, nonlinear=True)
+    return value_utils.ValueSettings(form, config.discount_factor, config.td_lambda, config.ema_decay, config.ema_eps)
 
 
 def estimates(
@@ -152,7 +146,7 @@ def update(
 ) -> tuple[ValueState, ValueOuts, Logs]:
     """Moves the value function towards its V-trace targets.
 
-    The loss speaks in the network's own units, although the error that it is built from is one of values: that is how
+    The loss is in the network's own units, although the error that it is built from is one of values: that is how
     the original has it.
 
     Args:
@@ -173,7 +167,8 @@ def update(
     with torch.enable_grad():
         tracked = state._replace(params=params)
         outs, net_out, adv_ema, td_ema = estimates(tracked, rollout, target_logits, config, averaging)
-        losses = value_utils.value_loss_from_td(net_out[:-1], outs.normalized_td)
+        own_units = value_utils.ValueForm(categorical=False, nonlinear=False)
+        losses = value_utils.value_loss_from_td(net_out[:-1], outs.normalized_td, own_units)
         loss = ops.mean(config.outer_value_cost * losses)
         slopes = torch.autograd.grad(loss, list(params.values()), create_graph=keep_graph)
     with torch.set_grad_enabled(keep_graph):
