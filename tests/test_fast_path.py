@@ -152,18 +152,6 @@ def test_loss_and_gradients_of_both_paths_are_the_same(given):
     assert_rounding_apart(got[1], ref[1])
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_an_update_shared_out_among_threads_is_the_update(given, threads):
-    agent, state, _, _ = given
-    grads = {name: drawn(*p.shape) for name, p in state.params.items()}
-    with of_threads(threads), parallel.team():
-        got = chosen(agent, Parts()).strategy.update(state.params, grads, state.opt_state, 0.01, 1.0)
-    ref = agent.plain.update(state.params, grads, state.opt_state, 0.01, 1.0)
-    for one, other in zip(got, ref, strict=True):
-        one, other = trees.flatten(one), trees.flatten(other)
-        assert list(one) == list(other) and all(torch.equal(one[name], other[name]) for name in one)
-
-
 def test_the_fast_path_is_taken_where_it_works(given):
     config, spec = given[0].config, given[0].obs_spec
     other = Other(config, spec, ACTIONS)

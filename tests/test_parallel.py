@@ -106,12 +106,6 @@ def test_what_is_begun_meanwhile_is_begun_by_another_thread(two_threads):
     assert meanwhile(threading.get_ident)() != threading.get_ident()
 
 
-def test_the_largest_things_are_shared_out_first(two_threads):
-    assert parallel.shares({"a": 1, "b": 5, "c": 3, "d": 2}) == [["b", "a"], ["c", "d"]]
-    assert parallel.shares({"a": 1}) == [["a"]]
-    assert parallel.shares({}) == [[]]
-
-
 @pytest.mark.parametrize("rows", [1, 63, 64, 129, 1000])
 def test_parts_cover_all_rows_and_are_not_too_short(two_threads, rows):
     found = parts(torch.empty(rows, 2))

@@ -81,8 +81,10 @@ def value_settings(s: Settings) -> value_utils.ValueSettings:
 
 @layer("values/outs")
 def _value_outs(x: Tensors, s: Settings) -> Tensors:
+    q, target_q = (value_utils.values_from_logits(x[name], _form(s)) for name in ("q_logits", "target_q_logits"))
     outs, adv_ema, td_ema = value_utils.value_outs(
-        *(value_utils.values_from_logits(x[name], _form(s)) for name in ("q_logits", "target_q_logits")),
+        q,
+        target_q,
         RuleInputs(
             observations=x["rewards"],
             actions=x["actions"],

@@ -15,7 +15,7 @@ from port.fast.network import TakenOutputs
 from port.fast.parallel import side_by_side
 from port.fast.unique_rows import Shared
 from port.types import LstmState, Outputs, Params, RuleInputs
-from port.update_rules.disco import ALL_HEADS, Disco
+from port.update_rules.disco import Disco
 from port.value_fns import value_utils
 
 
@@ -29,7 +29,7 @@ class FastDisco(Disco):
 
     has_fused_losses: bool = True
 
-    def check_inputs(self, inputs: RuleInputs, heads: tuple[str, ...] = ALL_HEADS, is_off_policy: bool = True) -> None:
+    def check_inputs(self, inputs: RuleInputs, heads: tuple[str, ...], is_off_policy: bool = False) -> None:
         """The agent has checked the rollout, and looking at a head's shape would spread it over all states."""
 
     def q_values(self, inputs: RuleInputs, target_out: Outputs) -> tuple[Tensor, Tensor]:

@@ -125,18 +125,6 @@ def parts(rows: Tensor) -> list[slice]:
     return [slice(start, stop) for start, stop in zip(bounds, bounds[1:], strict=False)]
 
 
-def shares(sizes: Mapping[Key, int]) -> list[list[Key]]:
-    """Things of given sizes shared out among the team: the largest first, each to whoever has least."""
-    count = max(1, min(size(), len(sizes)))
-    found: list[list[Key]] = [[] for _ in range(count)]
-    loads = [0] * count
-    for key in sorted(sizes, key=sizes.__getitem__, reverse=True):
-        least = loads.index(min(loads))
-        found[least].append(key)
-        loads[least] += sizes[key]
-    return found
-
-
 def _begun(work: Callable[[], Result]) -> Future[Result]:
     """Work that another thread does; or, where Python is about to end and starts no more work, that is done already."""
     try:

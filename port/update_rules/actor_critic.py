@@ -12,12 +12,12 @@ from port import moving_average, ops
 from port.config import ActorCriticConfig, ActorCriticHyperParams
 from port.distributed import Averaging
 from port.types import ActorCriticState, Heads, Logs, MetaOut, Params, RuleInputs
-from port.update_rules import base
+from port.update_rules.base import UpdateRule
 from port.value_fns import value_utils, vtrace
 
 
 @dataclass(frozen=True)
-class ActorCritic(base.WithoutMetaNet):
+class ActorCritic(UpdateRule):
     """The rule with its configuration (`port.update_rules.base.UpdateRule`).
 
     Reference: disco_rl/update_rules/actor_critic.py::ActorCritic
@@ -57,10 +57,6 @@ class ActorCritic(base.WithoutMetaNet):
         """
         like = next(iter(params.values()))
         return ActorCriticState(moving_average.init(like), moving_average.init(like))
-
-    def check_meta_state(self, meta_state: ActorCriticState, params: Params) -> None:
-        """Raises ValueError or TypeError where these are not two moving averages in the dtype of `params`."""
-        base.check_memory(meta_state, self.init_meta_state(params), "ActorCritic")
 
     def unroll_meta_net(
         self, meta_params: Params, params: Params, meta_state: ActorCriticState, inputs: RuleInputs
@@ -133,7 +129,7 @@ class ActorCritic(base.WithoutMetaNet):
         return total, {name: ops.mean(x) for name, x in logged.items()}
 
     def _check(self, inputs: RuleInputs, is_off_policy: bool = False) -> None:
-        base.check_inputs(inputs, ("logits", "v"), "ActorCritic", is_off_policy)
+        self.check_inputs(inputs, ("logits", "v"), is_off_policy)
         got, width = inputs.agent_out["v"].shape[2:], self.heads(0).flat["v"]
         if got != (width,):
             raise ValueError(f"The head v gives {tuple(got)} numbers a step; with this rule it must give ({width},).")

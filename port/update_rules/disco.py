@@ -34,7 +34,7 @@ from port.types import (
     Params,
     RuleInputs,
 )
-from port.update_rules import base
+from port.update_rules.base import UpdateRule
 from port.value_fns import value_utils
 
 ALL_HEADS = (*agent_net.FLAT_HEADS, *agent_net.MODEL_HEADS)
@@ -53,7 +53,7 @@ _VALUE_FIELDS = (
 
 
 @dataclass(frozen=True)
-class Disco:
+class Disco(UpdateRule):
     """The rule with its configuration, as an agent holds it (`port.update_rules.base.UpdateRule`).
 
     Attributes:
@@ -81,7 +81,7 @@ class Disco:
         return Heads({"logits": num_actions, "y": P}, {"z": P, "aux_pi": num_actions, "q": K})
 
     def init_meta_state(self, params: Params) -> MetaState:
-        """What the rule remembers at the start of an agent's life; dtype and device are those of `params`.
+        """What the rule remembers at the start of an agent's lifetime; dtype and device are those of `params`.
 
         Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.init_meta_state
         """
@@ -95,14 +95,6 @@ class Disco:
         if meta_params is None:
             raise ValueError("Disco learns by a meta-network; pass its parameters, from load_npz or init_meta_params.")
         param_names.check_shapes(meta_params, self._meta_shapes, "meta-parameters")
-
-    def check_meta_state(self, meta_state: MetaState, params: Params) -> None:
-        """Raises ValueError or TypeError where this is not what Disco remembers of an agent with such parameters."""
-        base.check_memory(meta_state, self.init_meta_state(params), "Disco")
-
-    def check_inputs(self, inputs: RuleInputs, heads: tuple[str, ...] = ALL_HEADS, is_off_policy: bool = True) -> None:
-        """Raises an error where inputs do not fit together; see `base.check_inputs`."""
-        base.check_inputs(inputs, heads, "Disco", is_off_policy)
 
     @cached_property
     def _meta_shapes(self) -> param_names.Shapes:
@@ -136,7 +128,7 @@ class Disco:
 
         Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.unroll_meta_net
         """
-        self.check_inputs(inputs)
+        self.check_inputs(inputs, ALL_HEADS, is_off_policy=True)
         target_out = self.unroll_policy(meta_state.target_params, inputs.observations)
         q_values, averages = self.q_values(inputs, target_out), (meta_state.adv_ema, meta_state.td_ema)
         settings = self.value_settings
@@ -184,7 +176,7 @@ class Disco:
 
         Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.agent_loss
         """
-        self.check_inputs(inputs, tuple(head for head in ALL_HEADS if head != "q"), is_off_policy=False)
+        self.check_inputs(inputs, tuple(head for head in ALL_HEADS if head != "q"))
         hyper = self.hyper
         pi_hat, y_hat, z_hat = (meta_out[name] if backprop else meta_out[name].detach() for name in ("pi", "y", "z"))
         logits, y, z_a, aux_a = self.predictions(inputs)
@@ -192,29 +184,26 @@ class Disco:
             if got.shape != want.shape:
                 raise ValueError(f"The target {name} is {tuple(got.shape)}; the agent predicts {tuple(want.shape)}.")
 
-        # Log-probabilities, once for the losses and the logged entropies.
-        log_pi, log_aux, log_pi_hat = (x.log_softmax(-1) for x in (logits, aux_a, pi_hat))
-        log_next = inputs.agent_out["logits"][1:].log_softmax(-1)
-
+        next_logits = inputs.agent_out["logits"][1:]
         # Two policies are few numbers and often nearly equal, which leaves little of a float32 difference.
-        pi_loss = ops.categorical_kl(ops.widened(pi_hat), ops.widened(logits)).to(log_pi.dtype)  # [T, B]
+        pi_loss = ops.categorical_kl(ops.widened(pi_hat), ops.widened(logits)).to(logits.dtype)  # [T, B]
         y_loss, y_entropy = self.kl_and_entropy(y_hat, y)
         z_loss, z_entropy = self.kl_and_entropy(z_hat, z_a)
-        continues = 1.0 - inputs.is_terminal.to(log_pi.dtype)
-        aux_loss = ops.kl_from_log_probs(log_next.detach(), log_aux) * continues
+        continues = 1.0 - inputs.is_terminal.to(logits.dtype)
+        aux_loss = ops.categorical_kl(next_logits.detach(), aux_a) * continues
         total = (
             hyper.pi_cost * pi_loss + hyper.y_cost * y_loss + hyper.z_cost * z_loss + hyper.aux_policy_cost * aux_loss
         )
 
         by_log = {
-            "entropy": log_pi,
-            "pi_hat_entropy": log_pi_hat,
-            "aux_policy_entropy": log_aux,
-            "aux_target_entropy": log_next,
+            "entropy": logits,
+            "pi_hat_entropy": pi_hat,
+            "aux_policy_entropy": aux_a,
+            "aux_target_entropy": next_logits,
         }
         means = {"logits": logits, "pi_loss": pi_loss, "aux_kl_loss": aux_loss, "pi_hat": pi_hat}
         means |= {"y_hat": y_hat, "z_hat": z_hat, "y_entropy": y_entropy, "z_entropy": z_entropy}
-        means |= {name: ops.entropy_from_log_probs(x) for name, x in by_log.items()}
+        means |= {name: ops.categorical_entropy(x) for name, x in by_log.items()}
         logs = {name: ops.mean(x) for name, x in means.items()}
         return total, {**logs, **{head: self.mean_prediction(inputs.agent_out, head) for head in ("y", "z")}}
 

@@ -70,7 +70,7 @@ def init_value_params(
     shapes = param_names.value_shapes(config.dense, param_names.observation_size(obs_spec))
     stds = {name: init.fan_in_std(shape) for name, shape in shapes.items() if name.endswith("/w")}
     stds["heads/value/w"] = config.head_w_init_std or stds["heads/value/w"]
-    return init.params_from_noise(init.draw_noise(stds, shapes, generator, dtype), shapes, stds)
+    return init.draw_params(shapes, stds, generator, dtype)
 
 
 def init_state(params: Params) -> ValueState:
@@ -87,9 +87,7 @@ def net(params: Params, observations: Observations) -> Tensor:
 
     Reference: disco_rl/networks/nets.py::MLPHeadNet._head_pass
     """
-    weight, _ = nets.weight_and_bias(params, "heads/value")
-    prefix = agent_net.leaves(observations)[0].shape[:2]
-    embedding = nets.mlp(params, "torso", agent_net.flatten_observations(observations, 2, like=weight))
+    embedding, prefix = agent_net.embed(params, observations, 2)
     return nets.linear(params, "heads/value", embedding).view(*prefix, 1)
 
 
