@@ -24,7 +24,7 @@ from reports.speed import workload
 from tests.test_speed import LOOP, TINY
 
 ACTIONS = 4
-OF = torch.tensor([2, 0, 0, 1, 2, 2])  # six states [3, 2] of three kinds
+OF = torch.tensor([2, 0, 0, 1, 2, 2])  # six states [3, 2] of three unique rows
 LEAD = (3, 2)
 ULPS = 256  # sums here have at most 6 * 4 * 4 * 5 = 480 terms, whose order is all that differs
 PARTS = {
@@ -238,29 +238,29 @@ def test_what_cannot_be_chosen_counts_nothing_beside_rows_in_which_all_can():
     assert got[1] == pytest.approx(float(ops.categorical_entropy(logits[1])))
 
 
-def test_kinds_are_rows_of_the_same_bits():
+def test_unique_rows_are_those_of_different_bits():
     rows = torch.tensor([[0.0, 1.0], [2.0, 1.0], [0.0, 1.0], [0.0, 1.0], [2.0, 1.0], [0.0, 1.0]])
-    first, of = unique_rows.kinds(rows)
+    first, of = unique_rows.find_unique(rows)
     assert len(first) == 2
     assert torch.equal(rows[first][of], rows)
-    assert unique_rows.kinds(torch.arange(12.0).view(6, 2)) is None
+    assert unique_rows.find_unique(torch.arange(12.0).view(6, 2)) is None
     minus = rows.clone()
     minus[2, 0] = -0.0
-    assert len(unique_rows.kinds(minus).first) == 3
-    assert unique_rows.kinds(rows.clone().requires_grad_()) is None
+    assert len(unique_rows.find_unique(minus).first) == 3
+    assert unique_rows.find_unique(rows.clone().requires_grad_()) is None
 
 
 def test_wide_rows_are_told_apart_by_columns_that_are_not_looked_at_first():
     rows = torch.zeros(8, 3 * unique_rows.SOME)
     rows[::2, 1] = 1.0  # every third column is looked at first
-    assert len(unique_rows.kinds(rows).first) == 2
+    assert len(unique_rows.find_unique(rows).first) == 2
     rows[:, 0] = torch.arange(8.0)
-    assert unique_rows.kinds(rows) is None
+    assert unique_rows.find_unique(rows) is None
 
 
-def test_two_kinds_that_get_the_same_number_are_not_taken_for_one(monkeypatch):
+def test_two_rows_that_get_the_same_number_are_not_taken_for_one(monkeypatch):
     monkeypatch.setattr(unique_rows, "_factors", lambda size, device: torch.zeros(size, dtype=torch.int64))
-    assert unique_rows.kinds(torch.tensor([[0.0], [1.0], [0.0], [0.0]])) is None
+    assert unique_rows.find_unique(torch.tensor([[0.0], [1.0], [0.0], [0.0]])) is None
 
 
 def test_the_loss_of_disco_reads_the_model_only_at_the_actions_taken(given):
@@ -282,7 +282,7 @@ def shared(width, scale=1.0):
 
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 200.0])
 def test_the_divergence_and_its_gradient_are_those_of_the_general_way(scale, monkeypatch):
-    monkeypatch.setattr(parallel, "PIECE", 10)  # two rows
+    monkeypatch.setattr(parallel, "CHUNK", 10)  # two rows
     rows, predicted = shared(5, scale)
     target, weights = drawn(*LEAD, 5, scale=scale, seed=1), drawn(*LEAD, seed=2)
     got, got_entropy = fused_kl.kl_and_entropy(target, predicted)

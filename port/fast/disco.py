@@ -12,7 +12,7 @@ from torch import Tensor
 from port import ops
 from port.fast import fused_kl, meta_net, unique_rows
 from port.fast.network import TakenOutputs
-from port.fast.parallel import side_by_side
+from port.fast.parallel import in_parallel
 from port.fast.unique_rows import Shared
 from port.types import LstmState, Outputs, Params, RuleInputs
 from port.update_rules.disco import Disco
@@ -41,7 +41,7 @@ class FastDisco(Disco):
             return unique_rows.spread(unique_rows.mapped(q, lambda x: value_utils.values_from_logits(x, form)))
 
         outputs = {"online": inputs.agent_out, "target": target_out}
-        q = side_by_side({name: partial(read, each) for name, each in outputs.items()})
+        q = in_parallel({name: partial(read, each) for name, each in outputs.items()})
         return q["online"], q["target"]
 
     def targets(self, meta_params: Params, inputs: RuleInputs, state: LstmState) -> tuple[Outputs, LstmState]:

@@ -70,7 +70,7 @@ class Fast(Plain):
     def threads(self, params: Params) -> AbstractContextManager[None]:
         """Torch's threads take whole parts of the work; on an accelerator there is nothing for them to do."""
         is_on_cpu = next(iter(params.values())).device.type == "cpu"
-        return parallel.team() if self.parts.has_threads and is_on_cpu else nullcontext()
+        return parallel.worker_threads() if self.parts.has_threads and is_on_cpu else nullcontext()
 
     def unroll(self, params: Params, rollout: Rollout) -> Outputs:
         """All heads for T+1 steps, with a graph only of what the loss reads."""
