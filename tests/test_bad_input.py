@@ -171,10 +171,16 @@ def no_work(monkeypatch):
         (None, "Disco remembers MetaState, but was given None; begin with Agent.learner_state"),
         (tuple(MEMORY), "Disco remembers MetaState, but was given tuple"),
         (OTHERS, "Disco remembers MetaState, but was given ActorCriticState"),
-        (MEMORY._replace(rnn_state=SHORT), r"given rnn_state/hidden as torch.float64 \(2,\) .* torch.float64 \(3,\)"),
-        (MEMORY._replace(adv_ema=SINGLE), r"given adv_ema/moment1 as torch.float32 \(\) to remember; it must be"),
-        (MEMORY._replace(target_params=LACKING), r"is of another agent \(target_params/heads/y/w\)"),
-        (MEMORY._replace(target_params=WIDER), r"given target_params/heads/y/b as torch.float64 \(9,\)"),
+        (
+            MEMORY._replace(rnn_state=SHORT),
+            r"rnn_state/hidden as torch.float64 \(2,\); .* torch.float64 \(3,\)",
+        ),
+        (MEMORY._replace(adv_ema=SINGLE), r"remembers has adv_ema/moment1 as torch.float32 \(\); it must be"),
+        (
+            MEMORY._replace(target_params=LACKING),
+            "target_params/heads/y/w is only in one of the two; begin",
+        ),
+        (MEMORY._replace(target_params=WIDER), r"has target_params/heads/y/b as torch.float64 \(9,\)"),
     ],
 )
 def test_the_memory_of_another_rule_or_agent_is_refused_before_any_work(no_work, memory, sentence):

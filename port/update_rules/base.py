@@ -72,20 +72,13 @@ class UpdateRule(abc.ABC):
         Types, names, shapes and dtypes are looked at, never the numbers.
         """
         rule, fresh = type(self).__name__, self.init_meta_state(params)
-        remedy = "begin with Agent.learner_state or the rule's init_meta_state"
+        remedy = "; begin with Agent.learner_state or the rule's init_meta_state"
         if type(meta_state) is not type(fresh):
             needed = "nothing" if fresh is None else type(fresh).__name__
             got = "None" if meta_state is None else type(meta_state).__name__
-            raise TypeError(f"{rule} remembers {needed}, but was given {got}; {remedy}.")
-        if fresh is None:
-            return
-        have, want = trees.flatten(meta_state), trees.flatten(fresh)
-        if odd := sorted(have.keys() ^ want.keys()):
-            raise ValueError(f"What {rule} was given to remember is of another agent ({', '.join(odd[:3])}); {remedy}.")
-        for name, x in want.items():
-            if have[name].shape != x.shape or have[name].dtype != x.dtype:
-                was, needs = (f"{t.dtype} {tuple(t.shape)}" for t in (have[name], x))
-                raise ValueError(f"{rule} was given {name} as {was} to remember; it must be {needs}: {remedy}.")
+            raise TypeError(f"{rule} remembers {needed}, but was given {got}{remedy}.")
+        if fresh is not None:
+            trees.check_same(trees.flatten(meta_state), trees.flatten(fresh), f"What {rule} remembers", remedy)
 
     def check_inputs(self, inputs: RuleInputs, heads: tuple[str, ...], is_off_policy: bool = False) -> None:
         """Raises ValueError, KeyError or TypeError where the inputs of a rule do not fit together.
