@@ -247,7 +247,7 @@ class Agent:
             grads, logs = self.loss_and_grads(params, rollout, meta_out, is_meta_training, agent_out)
             grads = distributed.averaged_params(self.averaging, grads)
             speeds = (self.config.learning_rate, self.config.max_abs_update)
-            new_params, updates, opt_state = strategy.update(params, grads, state.opt_state, *speeds)
+            new_params, updates, opt_state = optimizers.update(params, grads, state.opt_state, *speeds)
             logs["global_gradient_norm"] = optimizers.global_norm(grads)
             logs["global_update_norm"] = optimizers.global_norm(updates)
             logs["meta_out"] = meta_out

@@ -5,7 +5,7 @@ An agent's rule is chosen by the type of `AgentConfig.rule`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from math import inf, isfinite
 from numbers import Integral, Real
@@ -24,52 +24,36 @@ def is_size(value: Any) -> bool:
     return isinstance(value, Integral) and is_number(value) and int(value) > 0
 
 
-def _check(owner: object, names: Sequence[str], is_good: Callable[[Any], bool], wish: str) -> None:
-    for name in names:
-        value = getattr(owner, name)
-        if not is_good(value):
-            raise ValueError(f"{type(owner).__name__}.{name} is {value}; it must be {wish}.")
+def _checker(wish: str, is_good: Callable[[Any], bool]) -> Callable[..., None]:
+    """A check of named settings of a record, which raises ValueError where one is not as wished."""
+
+    def check(owner: object, *names: str) -> None:
+        for name in names:
+            value = getattr(owner, name)
+            if not is_good(value):
+                raise ValueError(f"{type(owner).__name__}.{name} is {value}; it must be {wish}.")
+
+    return check
 
 
-def check_sizes(owner: object, *names: str) -> None:
-    """Raises ValueError unless each setting is a positive whole number."""
-    _check(owner, names, is_size, "positive and whole")
+def _are_widths(value: Any, at_least: int) -> bool:
+    return isinstance(value, tuple) and len(value) >= at_least and all(map(is_size, value))
 
 
-def check_widths(owner: object, *names: str, at_least: int = 1) -> None:
-    """Raises ValueError unless each setting is a tuple with the widths of at least so many layers."""
-    wish = f"a tuple of positive widths, of {at_least} layers or more"
-    _check(owner, names, lambda x: isinstance(x, tuple) and len(x) >= at_least and all(map(is_size, x)), wish)
-
-
-def check_positive(owner: object, *names: str) -> None:
-    """Raises ValueError unless each setting is a positive number."""
-    _check(owner, names, lambda x: is_number(x) and x > 0, "positive, and finite")
-
-
-def check_fractions(owner: object, *names: str) -> None:
-    """Raises ValueError unless each setting lies between 0 and 1."""
-    _check(owner, names, lambda x: is_number(x) and 0.0 <= x <= 1.0, "a number between 0 and 1")
-
-
-def check_decays(owner: object, *names: str) -> None:
-    """Raises ValueError unless each setting lies between 0 and 1, without 1: nothing would enter such an average."""
-    _check(owner, names, lambda x: is_number(x) and 0.0 <= x < 1.0, "a number between 0 and 1, and below 1")
-
-
-def check_numbers(owner: object, *names: str) -> None:
-    """Raises ValueError unless each setting is a finite number."""
-    _check(owner, names, is_number, "a finite number")
-
-
-def check_deviations(owner: object, *names: str) -> None:
-    """Raises ValueError unless each setting is None or a positive number."""
-    check_positive(owner, *(name for name in names if getattr(owner, name) is not None))
+check_sizes = _checker("positive and whole", is_size)
+check_widths = _checker("a tuple of positive widths, of 1 layer or more", lambda x: _are_widths(x, 1))
+check_hidden_widths = _checker("a tuple of positive widths, of 0 layers or more", lambda x: _are_widths(x, 0))
+check_numbers = _checker("a finite number", is_number)
+check_positive = _checker("positive, and finite", lambda x: is_number(x) and x > 0)
+check_deviations = _checker("positive, and finite", lambda x: x is None or (is_number(x) and x > 0))
+check_fractions = _checker("a number between 0 and 1", lambda x: is_number(x) and 0.0 <= x <= 1.0)
+# Nothing would enter an average with a decay of 1.
+check_decays = _checker("a number between 0 and 1, and below 1", lambda x: is_number(x) and 0.0 <= x < 1.0)
 
 
 @dataclass(frozen=True)
 class MetaRnnConfig:
-    """The RNN that runs over an agent's life, one step per learner step."""
+    """The RNN that runs over an agent's lifetime, one step per learner step."""
 
     policy_channels: tuple[int, ...] = (16, 2)
     embedding_size: tuple[int, ...] = (16,)
@@ -78,7 +62,7 @@ class MetaRnnConfig:
 
     def __post_init__(self) -> None:
         check_widths(self, "policy_channels", "pred_embedding_size")
-        check_widths(self, "embedding_size", at_least=0)
+        check_hidden_widths(self, "embedding_size")
         check_sizes(self, "hidden_size")
 
 
@@ -126,7 +110,7 @@ class AgentNetConfig:
 
     def __post_init__(self) -> None:
         check_widths(self, "dense")
-        check_widths(self, "head_mlp_hiddens", at_least=0)
+        check_hidden_widths(self, "head_mlp_hiddens")
         check_sizes(self, "lstm_size")
         check_deviations(self, "head_w_init_std")
 

@@ -56,21 +56,9 @@ def shapes_of_agent(config: AgentConfig, obs_spec: ObsSpec, num_actions: int) ->
 def init_agent_params(
     config: AgentConfig, obs_spec: ObsSpec, num_actions: int, generator: torch.Generator, dtype: torch.dtype
 ) -> Params:
-    """Fresh parameters of an agent.
-
-    Args:
-        config: of the agent.
-        obs_spec: shape of one observation, or a dict of shapes.
-        num_actions: A.
-        generator: source of noise; parameters live on its device.
-        dtype: of the parameters.
-
-    Returns:
-        Parameters by our names.
-    """
+    """Fresh parameters of an agent, by our names, on the generator's device."""
     shapes = shapes_of_agent(config, obs_spec, num_actions)
-    stds = init.agent_stds(config, shapes)
-    return init.params_from_noise(init.draw_noise(stds, shapes, generator, dtype), shapes, stds)
+    return init.draw_params(shapes, init.agent_stds(config, shapes), generator, dtype)
 
 
 @dataclass(frozen=True)
@@ -239,10 +227,9 @@ class WithHeads(nn.Module):
         net, heads = replace(config.net, dense=(embedding_size,)), update_rules.make(config).heads(num_actions)
         every = param_names.agent_shapes(net, embedding_size, num_actions, heads)
         shapes = {name: shape for name, shape in every.items() if not name.startswith("torso/")}
-        stds = init.agent_stds(config, shapes)
-        noise = init.draw_noise(stds, shapes, torch.Generator().manual_seed(seed), dtype)
+        generator, stds = torch.Generator().manual_seed(seed), init.agent_stds(config, shapes)
         self._names = list(shapes)
-        for name, p in init.params_from_noise(noise, shapes, stds).items():
+        for name, p in init.draw_params(shapes, stds, generator, dtype).items():
             self.register_parameter(name, nn.Parameter(p))
 
     def forward(self, observations: Observations) -> Outputs:

@@ -21,12 +21,17 @@ def check_tensors(**values: object) -> None:
 
 def check_actions(actions: Tensor, num_actions: int) -> None:
     """Raises ValueError or TypeError unless `actions` are integers in [0, num_actions), in a tensor."""
-    check_tensors(actions=actions)
-    if actions.is_floating_point() or actions.dtype == torch.bool:
-        raise ValueError(f"Actions are {actions.dtype}; give integers.")
-    if actions.numel() and not (int(actions.min()) >= 0 and int(actions.max()) < num_actions):
-        low, high = int(actions.min()), int(actions.max())
-        raise ValueError(f"Actions run from {low} to {high}, outside 0 to {num_actions - 1}; check the action space.")
+    check_indices(actions, num_actions, "actions", "check the action space")
+
+
+def check_indices(x: Tensor, below: int, name: str, remedy: str) -> None:
+    """Raises ValueError or TypeError unless these are integers in [0, below), in a tensor."""
+    check_tensors(**{name: x})
+    what = name.replace("_", " ").capitalize()
+    if x.is_floating_point() or x.dtype == torch.bool:
+        raise ValueError(f"{what} are {x.dtype}; give integers.")
+    if x.numel() and not 0 <= int(x.min()) <= int(x.max()) < below:
+        raise ValueError(f"{what} run from {int(x.min())} to {int(x.max())}, outside 0 to {below - 1}; {remedy}.")
 
 
 def clip(x: Tensor, low: float, high: float) -> Tensor:

@@ -13,9 +13,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from port import optimizers
 from port.network import Network
-from port.types import AdamState, Logs, Outputs, Params, Rollout
+from port.types import Logs, Outputs, Params, Rollout
 from port.update_rules.base import UpdateRule
 
 Loss: TypeAlias = Callable[[Outputs], tuple[Tensor, Logs]]  # from outputs of the network to loss and logs
@@ -53,9 +52,3 @@ class Plain:
         outputs, wanted = list(agent_out.values()), list(params.values())
         grads = torch.autograd.grad(outputs, wanted, partial, create_graph=keep_graph)
         return dict(zip(params, grads, strict=True)), logs
-
-    def update(
-        self, params: Params, grads: Params, state: AdamState, learning_rate: float, max_abs_update: float
-    ) -> tuple[Params, Params, AdamState]:
-        """Parameters after a step of the optimiser, the updates that made them, and the optimiser's state."""
-        return optimizers.update(params, grads, state, learning_rate, max_abs_update)

@@ -36,15 +36,18 @@ def flatten(tree: Any) -> dict[str, Tensor]:
 
 def unflatten(like: Tree, flat: Mapping[str, Tensor]) -> Tree:
     """A record like `like` with the tensors of `flat`, whose names, shapes and dtypes must be the same."""
-    want = flatten(like)
-    odd = sorted(want.keys() ^ flat.keys())
-    if odd:
-        raise ValueError(f"The saved state does not fit: {', '.join(odd[:5])} is only in one of the two.")
-    for name, x in want.items():
-        got = flat[name]
-        if got.shape != x.shape or got.dtype != x.dtype:
-            raise ValueError(f"The saved {name} is {got.dtype} {tuple(got.shape)}; needed: {x.dtype} {tuple(x.shape)}.")
+    check_same(flat, flatten(like), "The saved state")
     return _rebuild(like, lambda name, _: flat[name])
+
+
+def check_same(got: Mapping[str, Tensor], ref: Mapping[str, Tensor], what: str, remedy: str = "") -> None:
+    """Raises ValueError where `what` has other names, shapes or dtypes than `ref`; the numbers are not looked at."""
+    if odd := sorted(got.keys() ^ ref.keys()):
+        raise ValueError(f"{what} does not fit: {', '.join(odd[:5])} is only in one of the two{remedy}.")
+    for name, x in ref.items():
+        if got[name].shape != x.shape or got[name].dtype != x.dtype:
+            was, needed = (f"{t.dtype} {tuple(t.shape)}" for t in (got[name], x))
+            raise ValueError(f"{what} has {name} as {was}; it must be {needed}{remedy}.")
 
 
 def detached(tree: Tree) -> Tree:

@@ -60,7 +60,7 @@ class AdamState:
 
 
 class MetaState(NamedTuple):
-    """What the update rule remembers over an agent's life."""
+    """What the update rule remembers over an agent's lifetime."""
 
     rnn_state: LstmState  # [M] each
     adv_ema: EmaState

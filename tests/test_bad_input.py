@@ -39,7 +39,7 @@ LIVE = eval_loop.EvalConfig(num_steps=1, batch_size=2, replay_ratio=1, rollout_l
         (lambda: port.HyperParams(pi_cost=nan), "pi_cost is nan; it must be a finite number"),
         (lambda: port.ActorCriticHyperParams(entropy_cost=inf), "entropy_cost is inf"),
         (lambda: port.PolicyGradientConfig(pg_cost=nan), "pg_cost is nan"),
-        (lambda: port.AgentNetConfig(dense=()), "a tuple of positive widths, of 1 layers or more"),
+        (lambda: port.AgentNetConfig(dense=()), "a tuple of positive widths, of 1 layer or more"),
         (lambda: port.AgentNetConfig(dense=[8]), "a tuple of positive widths"),
         (lambda: port.AgentNetConfig(head_w_init_std=-1.0), "head_w_init_std is -1.0"),
         (lambda: port.MetaNetConfig(embedding_size=()), "a tuple of positive widths"),
@@ -171,10 +171,16 @@ def no_work(monkeypatch):
         (None, "Disco remembers MetaState, but was given None; begin with Agent.learner_state"),
         (tuple(MEMORY), "Disco remembers MetaState, but was given tuple"),
         (OTHERS, "Disco remembers MetaState, but was given ActorCriticState"),
-        (MEMORY._replace(rnn_state=SHORT), r"given rnn_state/hidden as torch.float64 \(2,\) .* torch.float64 \(3,\)"),
-        (MEMORY._replace(adv_ema=SINGLE), r"given adv_ema/moment1 as torch.float32 \(\) to remember; it must be"),
-        (MEMORY._replace(target_params=LACKING), r"is of another agent \(target_params/heads/y/w\)"),
-        (MEMORY._replace(target_params=WIDER), r"given target_params/heads/y/b as torch.float64 \(9,\)"),
+        (
+            MEMORY._replace(rnn_state=SHORT),
+            r"rnn_state/hidden as torch.float64 \(2,\); .* torch.float64 \(3,\)",
+        ),
+        (MEMORY._replace(adv_ema=SINGLE), r"remembers has adv_ema/moment1 as torch.float32 \(\); it must be"),
+        (
+            MEMORY._replace(target_params=LACKING),
+            "target_params/heads/y/w is only in one of the two; begin",
+        ),
+        (MEMORY._replace(target_params=WIDER), r"has target_params/heads/y/b as torch.float64 \(9,\)"),
     ],
 )
 def test_the_memory_of_another_rule_or_agent_is_refused_before_any_work(no_work, memory, sentence):
@@ -247,7 +253,7 @@ def test_actions_as_arrays_or_lists_are_refused_wherever_they_are_taken(kind):
         lambda: ops.batch_lookup(torch.zeros(2, 3), actions),
         lambda: ops.check_actions(actions, 3),
         lambda: input_transforms.apply("select_a", torch.zeros(2, 3), actions, torch.zeros(2, 3)),
-        lambda: base.check_inputs(inputs, ("logits",), "Any"),
+        lambda: ONE.agent.rule.check_inputs(inputs, ("logits",)),
     ):
         with pytest.raises(TypeError, match=f"is given as {kind}, not as a torch tensor"):
             call()

@@ -24,7 +24,7 @@ from reports.speed import workload
 from tests.test_speed import LOOP, TINY
 
 ACTIONS = 4
-OF = torch.tensor([2, 0, 0, 1, 2, 2])  # six states [3, 2] of three kinds
+OF = torch.tensor([2, 0, 0, 1, 2, 2])  # six states [3, 2] of three unique rows
 LEAD = (3, 2)
 ULPS = 256  # sums here have at most 6 * 4 * 4 * 5 = 480 terms, whose order is all that differs
 PARTS = {
@@ -152,18 +152,6 @@ def test_loss_and_gradients_of_both_paths_are_the_same(given):
     assert_rounding_apart(got[1], ref[1])
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_an_update_shared_out_among_threads_is_the_update(given, threads):
-    agent, state, _, _ = given
-    grads = {name: drawn(*p.shape) for name, p in state.params.items()}
-    with of_threads(threads), parallel.team():
-        got = chosen(agent, Parts()).strategy.update(state.params, grads, state.opt_state, 0.01, 1.0)
-    ref = agent.plain.update(state.params, grads, state.opt_state, 0.01, 1.0)
-    for one, other in zip(got, ref, strict=True):
-        one, other = trees.flatten(one), trees.flatten(other)
-        assert list(one) == list(other) and all(torch.equal(one[name], other[name]) for name in one)
-
-
 def test_the_fast_path_is_taken_where_it_works(given):
     config, spec = given[0].config, given[0].obs_spec
     other = Other(config, spec, ACTIONS)
@@ -191,7 +179,6 @@ def test_nothing_outside_knows_of_the_fast_path():
     assert lines == {
         ("__init__.py", "import port.fast.omp"),
         ("agent.py", "from port.fast import learner"),
-        ("evaluate/acting.py", "from port.fast import known_states"),
     }
 
 
@@ -251,29 +238,29 @@ def test_what_cannot_be_chosen_counts_nothing_beside_rows_in_which_all_can():
     assert got[1] == pytest.approx(float(ops.categorical_entropy(logits[1])))
 
 
-def test_kinds_are_rows_of_the_same_bits():
+def test_unique_rows_are_those_of_different_bits():
     rows = torch.tensor([[0.0, 1.0], [2.0, 1.0], [0.0, 1.0], [0.0, 1.0], [2.0, 1.0], [0.0, 1.0]])
-    first, of = unique_rows.kinds(rows)
+    first, of = unique_rows.find_unique(rows)
     assert len(first) == 2
     assert torch.equal(rows[first][of], rows)
-    assert unique_rows.kinds(torch.arange(12.0).view(6, 2)) is None
+    assert unique_rows.find_unique(torch.arange(12.0).view(6, 2)) is None
     minus = rows.clone()
     minus[2, 0] = -0.0
-    assert len(unique_rows.kinds(minus).first) == 3
-    assert unique_rows.kinds(rows.clone().requires_grad_()) is None
+    assert len(unique_rows.find_unique(minus).first) == 3
+    assert unique_rows.find_unique(rows.clone().requires_grad_()) is None
 
 
 def test_wide_rows_are_told_apart_by_columns_that_are_not_looked_at_first():
     rows = torch.zeros(8, 3 * unique_rows.SOME)
     rows[::2, 1] = 1.0  # every third column is looked at first
-    assert len(unique_rows.kinds(rows).first) == 2
+    assert len(unique_rows.find_unique(rows).first) == 2
     rows[:, 0] = torch.arange(8.0)
-    assert unique_rows.kinds(rows) is None
+    assert unique_rows.find_unique(rows) is None
 
 
-def test_two_kinds_that_get_the_same_number_are_not_taken_for_one(monkeypatch):
+def test_two_rows_that_get_the_same_number_are_not_taken_for_one(monkeypatch):
     monkeypatch.setattr(unique_rows, "_factors", lambda size, device: torch.zeros(size, dtype=torch.int64))
-    assert unique_rows.kinds(torch.tensor([[0.0], [1.0], [0.0], [0.0]])) is None
+    assert unique_rows.find_unique(torch.tensor([[0.0], [1.0], [0.0], [0.0]])) is None
 
 
 def test_the_loss_of_disco_reads_the_model_only_at_the_actions_taken(given):
@@ -295,7 +282,7 @@ def shared(width, scale=1.0):
 
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 200.0])
 def test_the_divergence_and_its_gradient_are_those_of_the_general_way(scale, monkeypatch):
-    monkeypatch.setattr(parallel, "PIECE", 10)  # two rows
+    monkeypatch.setattr(parallel, "CHUNK", 10)  # two rows
     rows, predicted = shared(5, scale)
     target, weights = drawn(*LEAD, 5, scale=scale, seed=1), drawn(*LEAD, seed=2)
     got, got_entropy = fused_kl.kl_and_entropy(target, predicted)
@@ -336,7 +323,8 @@ def test_the_value_loss_of_shared_states_and_its_gradient_are_those_of_the_gener
     rows, head = shared(9)
     td = drawn(*LEAD, scale=3.0, seed=3)
     td[0, 0], td[1, 0] = 1e6, -1e6  # past the range
-    got, ref = disco.value_loss(head, td, 4.0), value_utils.value_loss_from_td(head.spread(), td, 4.0, True, True)
+    form = value_utils.ValueForm(4.0)
+    got, ref = disco.value_loss(head, td, form), value_utils.value_loss_from_td(head.spread(), td, form)
     torch.testing.assert_close(got, ref, rtol=1e-12, atol=1e-14)
     weights = drawn(*LEAD, seed=4)
     got_grad, ref_grad = (torch.autograd.grad((loss * weights).sum(), rows)[0] for loss in (got, ref))

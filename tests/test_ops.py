@@ -11,8 +11,10 @@ from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
 from port import ops
 from port.value_fns import value_utils
+from port.value_fns.value_utils import ValueForm
 
 BINS, BOUND = 601, 300.0
+LINEAR = ValueForm(BOUND, nonlinear=False)
 UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 
 
@@ -60,8 +62,8 @@ def test_bins_are_evenly_spaced_and_symmetric(dtype):
 @pytest.mark.parametrize("scale", [0.05, 1.0, 30.0])
 def test_values_in_float32_are_off_by_no_more_than_the_rounding_of_their_terms(scale):
     logits = drawn(200, BINS, scale=scale)
-    exact = value_utils.values_from_logits(logits.float().double(), BOUND, nonlinear=False)
-    got = value_utils.values_from_logits(logits.float(), BOUND, nonlinear=False)
+    exact = value_utils.values_from_logits(logits.float().double(), LINEAR)
+    got = value_utils.values_from_logits(logits.float(), LINEAR)
     terms = (logits.float().double().softmax(-1) * ops.bins(BINS, BOUND, logits)).abs().sum(-1)
     assert bool(((got - exact).abs() <= 8 * UNIT[torch.float32] * (terms + exact.abs())).all())
 
@@ -69,7 +71,7 @@ def test_values_in_float32_are_off_by_no_more_than_the_rounding_of_their_terms(s
 @pytest.mark.parametrize(
     "function",
     [
-        lambda x: value_utils.values_from_logits(x, 3.0),
+        lambda x: value_utils.values_from_logits(x, ValueForm(3.0)),
         ops.log_probs,
         ops.categorical_entropy,
         lambda x: ops.categorical_kl(x, x.flip(-1)),
@@ -109,7 +111,7 @@ def test_bins_that_cannot_be_count_nothing(row):
     is_possible = logits.softmax(-1)[0] > 0
     bins = ops.bins(3, 2.0, logits)
     alone = (logits[:, is_possible].softmax(-1) * bins[is_possible]).sum(-1)
-    torch.testing.assert_close(value_utils.values_from_logits(logits, 2.0, nonlinear=False), alone)
+    torch.testing.assert_close(value_utils.values_from_logits(logits, ValueForm(2.0, nonlinear=False)), alone)
 
 
 def test_tangents_of_log_probabilities_are_those_of_one_normalisation():

@@ -11,17 +11,17 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from port.fast import parallel
-from port.fast.parallel import for_each, meanwhile, parts, pieces, side_by_side, team
+from port.fast.parallel import chunks, for_each, in_parallel, meanwhile, parts, worker_threads
 
 FORKS = """
 import os, torch
-from port.fast.parallel import for_each, team
+from port.fast.parallel import for_each, worker_threads
 torch.set_num_threads(2)
-with team():
+with worker_threads():
     for_each([0, 1, 2, 3], lambda item: None)
 if not os.fork():
     done = []
-    with team():
+    with worker_threads():
         for_each([0, 1, 2, 3], done.append)
     print(sorted(done), flush=True)
     os._exit(0)
@@ -41,7 +41,7 @@ def of_threads(count):
 
 @pytest.fixture
 def two_threads():
-    with of_threads(2), team():
+    with of_threads(2), worker_threads():
         yield
 
 
@@ -59,7 +59,7 @@ def test_every_item_is_worked_on_once_by_more_than_one_thread_of_one_thread_each
     assert parallel.size() == 2
 
 
-def test_outside_a_team_items_are_worked_on_in_order():
+def test_without_worker_threads_items_are_worked_on_in_order():
     done = []
     for_each("abc", lambda item: done.append((item, threading.get_ident())))
     for_each("", done.append)
@@ -67,9 +67,9 @@ def test_outside_a_team_items_are_worked_on_in_order():
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_a_team_leaves_torch_as_it_was(size):
+def test_worker_threads_leave_torch_as_it_was(size):
     with of_threads(size):
-        with pytest.raises(KeyError), team():
+        with pytest.raises(KeyError), worker_threads():
             assert (parallel.size(), torch.get_num_threads()) == (size, 1)
             raise KeyError
         assert (parallel.size(), torch.get_num_threads()) == (1, size)
@@ -77,13 +77,13 @@ def test_a_team_leaves_torch_as_it_was(size):
 
 @pytest.mark.parametrize("mode", [FlopCounterMode(display=False), torch.autocast("cpu"), torch.inference_mode()])
 def test_whoever_works_in_a_mode_of_torch_works_alone(mode):
-    with of_threads(2), mode, team():
+    with of_threads(2), mode, worker_threads():
         assert parallel.size() == 1
 
 
 def test_whoever_is_transformed_works_alone():
     def size(x):
-        with team():
+        with worker_threads():
             sizes.append(parallel.size())
         return x
 
@@ -96,20 +96,14 @@ def test_whoever_is_transformed_works_alone():
 
 def test_works_side_by_side_keep_a_graph_if_the_caller_does(two_threads):
     x = torch.ones(3, requires_grad=True)
-    assert all(y.requires_grad for y in side_by_side(dict.fromkeys(range(2), x.exp)).values())
+    assert all(y.requires_grad for y in in_parallel(dict.fromkeys(range(2), x.exp)).values())
     with torch.no_grad():
-        assert not any(y.requires_grad for y in side_by_side(dict.fromkeys(range(2), x.exp)).values())
+        assert not any(y.requires_grad for y in in_parallel(dict.fromkeys(range(2), x.exp)).values())
     assert not meanwhile(x.exp)().requires_grad
 
 
 def test_what_is_begun_meanwhile_is_begun_by_another_thread(two_threads):
     assert meanwhile(threading.get_ident)() != threading.get_ident()
-
-
-def test_the_largest_things_are_shared_out_first(two_threads):
-    assert parallel.shares({"a": 1, "b": 5, "c": 3, "d": 2}) == [["b", "a"], ["c", "d"]]
-    assert parallel.shares({"a": 1}) == [["a"]]
-    assert parallel.shares({}) == [[]]
 
 
 @pytest.mark.parametrize("rows", [1, 63, 64, 129, 1000])
@@ -141,10 +135,10 @@ def test_work_goes_on_in_a_forked_process():
     assert (done.returncode, done.stdout) == (0, "[0, 1, 2, 3]\n"), done.stderr
 
 
-def test_pieces_cover_all_rows_and_fit_the_cache():
-    for rows, width in ((1, 1), (5000, 600), (3, parallel.PIECE * 2), (0, 4)):
+def test_chunks_cover_all_rows_and_fit_the_cache():
+    for rows, width in ((1, 1), (5000, 600), (3, parallel.CHUNK * 2), (0, 4)):
         x = torch.empty(rows, width)
-        found = pieces(x)
+        found = chunks(x)
         places = torch.arange(rows)
-        assert torch.equal(torch.cat([places[:0], *(places[piece] for piece in found)]), places)
-        assert all(x[piece].numel() <= parallel.PIECE or len(x[piece]) == 1 for piece in found)
+        assert torch.equal(torch.cat([places[:0], *(places[chunk] for chunk in found)]), places)
+        assert all(x[chunk].numel() <= parallel.CHUNK or len(x[chunk]) == 1 for chunk in found)

@@ -163,7 +163,7 @@ def test_a_pickled_or_truncated_file_is_refused(tmp_path):
         ({"discounts": torch.ones((5, 2))}, "discounts is"),
         ({"agent_outs": {}}, "lack logits"),
         ({"agent_outs": {"logits": torch.zeros((5, 3, 4))}}, "logits are .* 3 actions"),
-        ({"observations": torch.zeros((5, 3, 11))}, "takes 12 features"),
+        ({"observations": torch.zeros((5, 3, 11))}, "sees 12 numbers"),
     ],
 )
 def test_a_rollout_that_does_not_fit_gets_a_sentence(change, message):
@@ -191,7 +191,7 @@ def test_a_configuration_that_makes_no_sense_gets_a_sentence(build, message):
 @pytest.mark.parametrize(
     ("function", "layer", "judged"),
     [
-        (value_utils.values_from_logits, "values/from_logits", {"categorical", "nonlinear"}),
+        (value_utils.ValueForm, "values/from_logits", {"categorical", "nonlinear"}),
         (value_utils.ValueSettings, "values/outs", {"decay", "eps"}),
         (moving_average.normalize, "moving_average/normalize", {"eps", "subtract_mean"}),
     ],

@@ -171,7 +171,7 @@ def test_a_rule_that_does_not_exist_or_contradicts_itself_gets_a_sentence(build,
         ({"actions": torch.zeros((5, 2), dtype=torch.long)}, "actions is"),
         ({"agent_outs": {"logits": torch.zeros((5, 3, 2))}}, "agent has 3 actions"),
         ({"agent_outs": {"v": torch.zeros((5, 3, 11))}}, "lack logits"),
-        ({"observations": torch.zeros((5, 3, 11))}, "takes 12 features"),
+        ({"observations": torch.zeros((5, 3, 11))}, "sees 12 numbers"),
     ],
 )
 @BOTH
@@ -241,7 +241,7 @@ def test_outputs_that_a_rule_cannot_read_get_a_sentence():
     with pytest.raises(ValueError, match="is_terminal must start with"):
         unroll({"logits": logits, "v": v}, is_terminal=torch.zeros((5, 3), dtype=torch.bool))
     with pytest.raises(ValueError, match="is no scalar"):
-        value_utils.values_from_logits(v, None, categorical=False)
+        value_utils.values_from_logits(v, value_utils.ValueForm(categorical=False))
 
 
 def plain(settings):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from port import input_transforms, moving_average, ops
@@ -57,14 +55,15 @@ LAYERS |= {
 }
 
 
-def _net_options(s: Settings) -> dict[str, Any]:
-    return {name: s[name] for name in ("max_abs_value", "categorical", "nonlinear")}
+def _form(s: Settings) -> value_utils.ValueForm:
+    """Heads are categorical and nonlinear unless a layer sets it."""
+    return value_utils.ValueForm(**{name: s[name] for name in value_utils.ValueForm._fields if name in s})
 
 
 @layer("values/q_and_v")
 def _q_and_v(x: Tensors, s: Settings) -> Tensors:
-    q, v = value_utils.q_and_v(x["q_logits"], x["pi_logits"], s["max_abs_value"])
-    return {"q": q, "v": v}
+    q = value_utils.values_from_logits(x["q_logits"], _form(s))
+    return {"q": q, "v": value_utils.policy_mean(q, x["pi_logits"])}
 
 
 @layer("values/estimate_q")
@@ -75,16 +74,17 @@ def _estimate_q(x: Tensors, s: Settings) -> Tensors:
 
 
 def value_settings(s: Settings) -> value_utils.ValueSettings:
-    """The numbers of the value estimates; heads are categorical and nonlinear unless a layer sets it."""
-    names = ("discount", "max_abs_value", "decay", "eps", "categorical", "nonlinear")
-    return value_utils.ValueSettings(lambda_=s["lambda"], **{name: s[name] for name in names if name in s})
+    """The numbers of the value estimates."""
+    options = {name: s[name] for name in ("discount", "decay", "eps") if name in s}
+    return value_utils.ValueSettings(_form(s), lambda_=s["lambda"], **options)
 
 
 @layer("values/outs")
 def _value_outs(x: Tensors, s: Settings) -> Tensors:
+    q, target_q = (value_utils.values_from_logits(x[name], _form(s)) for name in ("q_logits", "target_q_logits"))
     outs, adv_ema, td_ema = value_utils.value_outs(
-        x["q_logits"],
-        x["target_q_logits"],
+        q,
+        target_q,
         RuleInputs(
             observations=x["rewards"],
             actions=x["actions"],
@@ -100,12 +100,10 @@ def _value_outs(x: Tensors, s: Settings) -> Tensors:
 
 
 LAYERS |= {
-    "values/from_logits": lambda x, s: {"value": value_utils.values_from_logits(x["net_out"], **_net_options(s))},
+    "values/from_logits": lambda x, s: {"value": value_utils.values_from_logits(x["net_out"], _form(s))},
     "values/retrace": lambda x, s: {"q_target": _estimate_q(x, s)["q_target"]},
     "values/loss_from_target": lambda x, s: {
-        "loss": value_utils.value_loss_from_target(x["net_out"], x["target"], **_net_options(s))
+        "loss": value_utils.value_loss_from_target(x["net_out"], x["target"], _form(s))
     },
-    "values/loss_from_td": lambda x, s: {
-        "loss": value_utils.value_loss_from_td(x["net_out"], x["td"], **_net_options(s))
-    },
+    "values/loss_from_td": lambda x, s: {"loss": value_utils.value_loss_from_td(x["net_out"], x["td"], _form(s))},
 }

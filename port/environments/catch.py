@@ -53,11 +53,6 @@ class Catch:
         """Shape of one observation."""
         return self.rows, self.columns, 1
 
-    @property
-    def episode_length(self) -> int:
-        """Steps from one first board to the next."""
-        return self.rows - 1
-
     def draw_columns(self, generator: torch.Generator, *shape: int) -> Tensor:
         """Columns for balls to start in, uniform, on the generator's device: what `reset` and `step` ask for."""
         return torch.randint(self.columns, shape, generator=generator, device=generator.device)
@@ -151,12 +146,7 @@ class Catch:
 
     def checked_columns(self, ball_columns: Tensor) -> Tensor:
         """The columns as indices, or ValueError or TypeError."""
-        ops.check_tensors(ball_columns=ball_columns)
-        if ball_columns.is_floating_point() or ball_columns.dtype == torch.bool:
-            raise ValueError(f"Ball columns are {ball_columns.dtype}; give integers.")
-        if ball_columns.numel() and not 0 <= int(ball_columns.min()) <= int(ball_columns.max()) < self.columns:
-            low, high = int(ball_columns.min()), int(ball_columns.max())
-            raise ValueError(f"Ball columns run from {low} to {high}, outside 0 to {self.columns - 1}.")
+        ops.check_indices(ball_columns, self.columns, "ball_columns", "check the board's width")
         return ball_columns.long()
 
 

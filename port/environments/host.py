@@ -6,7 +6,7 @@ leaves that extra step out, and `Batched` puts streams side by side, each with a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -153,11 +153,6 @@ class Batched(Environment):
         self.observation_spec, self.action_spec = envs[0].observation_spec, envs[0].action_spec
         self.reset()
 
-    @classmethod
-    def from_seed(cls, make: Callable[[int], HostEnvironment], batch_size: int, seed: int) -> Batched:
-        """A batch in which each environment is made with a seed of its own."""
-        return cls([make(own) for own in spread_seed(seed, batch_size)])
-
     def reset(self) -> Timestep:
         """The first step of a new episode in each environment."""
         return self._stacked([env.reset() for env in self._envs])
@@ -181,4 +176,4 @@ def host_catch(batch_size: int, rows: int = 8, columns: int = 8, seed: int = 1) 
 
     Reference: disco_rl/environments/catch.py::CatchEnvironment
     """
-    return Batched.from_seed(lambda own: HostCatch(rows, columns, own), batch_size, seed)
+    return Batched([HostCatch(rows, columns, drawn) for drawn in spread_seed(seed, batch_size)])

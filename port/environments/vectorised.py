@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import abc
 
 import torch
 from torch import Tensor
@@ -13,33 +13,31 @@ from port.environments.catch import NUM_ACTIONS, Catch, CatchState
 from port.types import Timestep
 
 
-class ColumnSource(Protocol):
+class ColumnSource(abc.ABC):
     """Where the columns of new balls come from: asked for one row of columns per step, whether they are used or not."""
 
-    def first(self) -> Tensor:
-        """Columns of the first balls, [B]."""
-
+    @abc.abstractmethod
     def draw(self, steps: int) -> Tensor:
         """Columns for the next steps, [steps, B]."""
 
+    def first(self) -> Tensor:
+        """Columns of the first balls, [B]."""
+        return self.draw(1)[0]
 
-class DrawnColumns:
+
+class DrawnColumns(ColumnSource):
     """Columns from a torch generator."""
 
     def __init__(self, env: Catch, batch_size: int, generator: torch.Generator) -> None:
         """Takes the generator, which moves on with every draw."""
         self._env, self._batch_size, self._generator = env, batch_size, generator
 
-    def first(self) -> Tensor:
-        """Columns of the first balls, [B]."""
-        return self.draw(1)[0]
-
     def draw(self, steps: int) -> Tensor:
         """Columns for the next steps, [steps, B]."""
         return self._env.draw_columns(self._generator, steps, self._batch_size)
 
 
-class OriginalColumns:
+class OriginalColumns(ColumnSource):
     """The columns that the original draws: each environment splits its key at every step, and one half draws.
 
     Reference: disco_rl/environments/wrappers/batched_jittable_env.py::BatchedJittableEnvironment
@@ -49,10 +47,6 @@ class OriginalColumns:
         """Starts as `reset(PRNGKey(seed))` does."""
         self._columns = env.columns
         self._keys = threefry.split(threefry.prng_key(seed), batch_size)  # [B, 2]
-
-    def first(self) -> Tensor:
-        """Columns of the first balls, [B]."""
-        return self.draw(1)[0]
 
     def draw(self, steps: int) -> Tensor:
         """Columns for the next steps, [steps, B]."""

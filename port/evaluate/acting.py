@@ -11,7 +11,6 @@ from torch import Tensor
 from port import ops
 from port.environments.base import LAST_STEP, MID_STEP
 from port.environments.catch import Catch, CatchState
-from port.fast import known_states
 from port.networks import agent_net
 from port.types import Params, Rollout, Timestep
 
@@ -59,8 +58,7 @@ def unroll(
     """
     ball_columns = env.checked_columns(ball_columns)
     _check_noise(env, stream, gumbel_noise, ball_columns)
-    play = known_states.play if known_states.fits(env) else _play
-    states, actions, logits, end = play(env, policy(params), stream.state, gumbel_noise, ball_columns)
+    states, actions, logits, end = _play(env, policy(params), stream.state, gumbel_noise, ball_columns)
     _check_logits(logits)
     arrived = env.move(states, actions)  # [L, B], before the next episodes begin
     is_last, rewards = env.is_last(arrived), env.reward(arrived)

@@ -12,10 +12,10 @@ from torch import Tensor
 from port import ops
 from port.fast import fused_kl, meta_net, unique_rows
 from port.fast.network import TakenOutputs
-from port.fast.parallel import side_by_side
+from port.fast.parallel import in_parallel
 from port.fast.unique_rows import Shared
-from port.types import EmaState, LstmState, Outputs, Params, RuleInputs, ValueOuts
-from port.update_rules.disco import ALL_HEADS, Disco
+from port.types import LstmState, Outputs, Params, RuleInputs
+from port.update_rules.disco import Disco
 from port.value_fns import value_utils
 
 
@@ -29,25 +29,20 @@ class FastDisco(Disco):
 
     has_fused_losses: bool = True
 
-    def check_inputs(self, inputs: RuleInputs, heads: tuple[str, ...] = ALL_HEADS, is_off_policy: bool = True) -> None:
+    def check_inputs(self, inputs: RuleInputs, heads: tuple[str, ...], is_off_policy: bool = False) -> None:
         """The agent has checked the rollout, and looking at a head's shape would spread it over all states."""
 
-    def value_outs(
-        self, inputs: RuleInputs, target_out: Outputs, averages: tuple[EmaState, EmaState]
-    ) -> tuple[ValueOuts, EmaState, EmaState]:
-        """Reads the values of unique rows, of both networks in parallel."""
-        settings = self.value_settings
+    def q_values(self, inputs: RuleInputs, target_out: Outputs) -> tuple[Tensor, Tensor]:
+        """As `Disco.q_values`, of unique rows, and of both networks in parallel."""
+        form = self.value_settings.form
 
-        def read(net_out: Tensor) -> Tensor:
-            return value_utils.values_from_logits(net_out, *settings.form)
-
-        def q_values(outputs: Outputs) -> Tensor:
-            shared = unique_rows.find(outputs, "q")
-            return unique_rows.spread(unique_rows.mapped(shared, read))
+        def read(outputs: Outputs) -> Tensor:
+            q = unique_rows.find(outputs, "q")
+            return unique_rows.spread(unique_rows.mapped(q, lambda x: value_utils.values_from_logits(x, form)))
 
         outputs = {"online": inputs.agent_out, "target": target_out}
-        q = side_by_side({name: partial(q_values, each) for name, each in outputs.items()})
-        return value_utils.estimates(q["online"], q["target"], inputs, averages, settings, self.averaging)
+        q = in_parallel({name: partial(read, each) for name, each in outputs.items()})
+        return q["online"], q["target"]
 
     def targets(self, meta_params: Params, inputs: RuleInputs, state: LstmState) -> tuple[Outputs, LstmState]:
         """Outputs of the meta-network, and the new state of its meta-RNN."""
@@ -80,22 +75,22 @@ class FastDisco(Disco):
         """As `Disco.value_loss`; only two bins of each target are read."""
         if not isinstance(inputs.agent_out, TakenOutputs):
             return super().value_loss(inputs, td)
-        q_a, max_abs_value = inputs.agent_out.learned.heads["q"], self.rule.max_abs_value
+        q_a, form = inputs.agent_out.learned.heads["q"], self.value_settings.form
         if isinstance(q_a, Shared) and self.has_fused_losses:
-            return value_loss(q_a, td, max_abs_value)
-        return value_utils.value_loss_from_td(unique_rows.spread(q_a), td, max_abs_value, True, True)
+            return value_loss(q_a, td, form)
+        return value_utils.value_loss_from_td(unique_rows.spread(q_a), td, form)
 
 
-def value_loss(net_out: Shared, td: Tensor, max_abs_value: float) -> Tensor:
+def value_loss(net_out: Shared, td: Tensor, form: value_utils.ValueForm) -> Tensor:
     """`value_utils.value_loss_from_td` of logits [T, B, K], of which only the two bins of each target are read.
 
     Reference: disco_rl/value_fns/value_utils.py::value_loss_from_td
     """
-    held = net_out.map(lambda x: value_utils.values_from_logits(x.detach(), max_abs_value))
+    held = net_out.map(lambda x: value_utils.values_from_logits(x.detach(), form))
     target = ops.signed_hyperbolic(held.spread() + td)  # [T, B]
     log_probs = net_out.rows[0].log_softmax(-1)  # [U, K]
     K = log_probs.shape[-1]
-    below, above, weight_below = ops.nearest_bins(target.flatten(), K, max_abs_value)
+    below, above, weight_below = ops.nearest_bins(target.flatten(), K, form.bound)
     places = torch.cat((net_out.of * K + below, net_out.of * K + above))
     at_below, at_above = log_probs.view(-1).index_select(0, places).chunk(2)
     return -(weight_below * at_below + (1 - weight_below) * at_above).view_as(target)

@@ -2,7 +2,7 @@
 
 The general way, `ops.kl_and_entropy`, goes over the whole tensors [T, B, P] some twenty times, forth and back, and a
 processor spends that time waiting for memory. Here the predictions are normalised once for all states that share them,
-the targets go by in pieces that stay in the processor's cache, and the gradient is what the calculus gives:
+the targets go by in chunks that stay in the processor's cache, and the gradient is what the calculus gives:
 probabilities predicted less probabilities wanted.
 """
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from port import ops
-from port.fast.parallel import for_each, parts, pieces
+from port.fast.parallel import chunks, for_each, parts
 from port.fast.unique_rows import Shared
 
 
@@ -52,16 +52,16 @@ class _Divergence(torch.autograd.Function):
         log_predicted, predicted, wanted = torch.empty_like(rows), torch.empty_like(rows), torch.empty_like(target)
         entropy, kl = rows.new_empty(len(rows)), rows.new_empty(len(target))
 
-        def predict(piece: slice) -> None:
-            log_predicted[piece] = normalised(rows[piece], predicted[piece])
-            entropy[piece] = -(predicted[piece] * log_predicted[piece]).sum(-1)
+        def predict(chunk: slice) -> None:
+            log_predicted[chunk] = normalised(rows[chunk], predicted[chunk])
+            entropy[chunk] = -(predicted[chunk] * log_predicted[chunk]).sum(-1)
 
-        def compare(piece: slice) -> None:
-            log_wanted = normalised(target[piece], wanted[piece])
-            kl[piece] = log_wanted.sub_(log_predicted.index_select(0, of[piece])).mul_(wanted[piece]).sum(-1)
+        def compare(chunk: slice) -> None:
+            log_wanted = normalised(target[chunk], wanted[chunk])
+            kl[chunk] = log_wanted.sub_(log_predicted.index_select(0, of[chunk])).mul_(wanted[chunk]).sum(-1)
 
-        for_each(pieces(rows), predict)
-        for_each(pieces(target), compare)
+        for_each(chunks(rows), predict)
+        for_each(chunks(target), compare)
         return kl, entropy.index_select(0, of), predicted, wanted
 
     @staticmethod
@@ -80,8 +80,8 @@ class _Divergence(torch.autograd.Function):
 
         def carry(columns: slice) -> None:
             own = torch.mul(predicted[:, columns], total.unsqueeze(-1), out=found[:, columns])
-            for piece in pieces(wanted):
-                own.index_add_(0, of[piece], wanted[piece, columns] * grad[piece].unsqueeze(-1), alpha=-1)
+            for chunk in chunks(wanted):
+                own.index_add_(0, of[chunk], wanted[chunk, columns] * grad[chunk].unsqueeze(-1), alpha=-1)
 
         for_each(parts(predicted.t()), carry)
         return found, None, None

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 
-from port import optimizers
 from port.fast import network, parallel
 from port.fast.disco import FastDisco
 from port.fast.network import EAGER, Passes, TakenOutputs
 from port.network import MlpNetwork
 from port.strategy import Loss, Plain
-from port.types import AdamState, Logs, Observations, Outputs, Params, Rollout
+from port.types import Logs, Observations, Outputs, Params, Rollout
 from port.update_rules.disco import Disco
 
 PATHS = ("auto", "plain", "fast", "compiled")
@@ -73,7 +70,7 @@ class Fast(Plain):
     def threads(self, params: Params) -> AbstractContextManager[None]:
         """Torch's threads take whole parts of the work; on an accelerator there is nothing for them to do."""
         is_on_cpu = next(iter(params.values())).device.type == "cpu"
-        return parallel.team() if self.parts.has_threads and is_on_cpu else nullcontext()
+        return parallel.worker_threads() if self.parts.has_threads and is_on_cpu else nullcontext()
 
     def unroll(self, params: Params, rollout: Rollout) -> Outputs:
         """All heads for T+1 steps, with a graph only of what the loss reads."""
@@ -88,24 +85,3 @@ class Fast(Plain):
             return super().grads(loss, params, agent_out, keep_graph)
         total, logs = loss(agent_out)
         return agent_out.learned.grads(total, params), logs
-
-    def update(
-        self, params: Params, grads: Params, state: AdamState, learning_rate: float, max_abs_update: float
-    ) -> tuple[Params, Params, AdamState]:
-        """As `optimizers.update`; each thread has some of the parameters."""
-
-        def update(names: Sequence[str]) -> tuple[Params, Params, AdamState]:
-            own, of, mu, nu = ({name: x[name] for name in names} for x in (params, grads, state.mu, state.nu))
-            return optimizers.update(own, of, AdamState(state.count, mu, nu), learning_rate, max_abs_update)
-
-        shares = parallel.shares({name: p.numel() for name, p in params.items()})
-        done = list(parallel.side_by_side({i: partial(update, names) for i, names in enumerate(shares)}).values())
-        new_params, updates, moved = zip(*done, strict=True)
-        mu, nu = (_merged([getattr(x, field) for x in moved], params) for field in ("mu", "nu"))
-        return _merged(new_params, params), _merged(updates, params), AdamState(moved[0].count, mu, nu)
-
-
-def _merged(parts: Sequence[Params], order: Params) -> Params:
-    """Parameters of all parts, in the order of others."""
-    found = {name: x for part in parts for name, x in part.items()}
-    return {name: found[name] for name in order}

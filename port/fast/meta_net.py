@@ -31,7 +31,7 @@ class UniqueFeatures(meta_nets.Features):
             return iter([self.evaluate(f, params, scope) for f in wanted if f.source == source])
 
         sources = dict.fromkeys(f.source for f in wanted)
-        found = parallel.side_by_side({source: partial(of_source, source) for source in sources})
+        found = parallel.in_parallel({source: partial(of_source, source) for source in sources})
         return [next(found[f.source]) for f in wanted]
 
     def source(self, feature: TransformConfig) -> Any:
@@ -61,7 +61,7 @@ def heads(params: Params, x: Tensor, policy_embedding: Tensor) -> Outputs:
     Reference: disco_rl/networks/meta_nets.py::LSTM.__call__
     """
     linear = {"y": "y_head", "z": "z_head", "meta_input_emb": "meta_input"}
-    return parallel.side_by_side(
+    return parallel.in_parallel(
         {
             "pi": partial(meta_nets.policy_target, params, x, policy_embedding),
             **{name: partial(nets.linear, params, layer, x) for name, layer in linear.items()},

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from port.fast import parallel, unique_rows
-from port.fast.unique_rows import Kinds, Shared, SharedOutputs, over_time
+from port.fast.unique_rows import Shared, SharedOutputs, UniqueRows, over_time
 from port.networks import agent_net, nets
 from port.networks.agent_net import MODEL_HEADS
 from port.types import LstmState, Observations, Outputs, Params
@@ -91,14 +91,14 @@ class Rows(NamedTuple):
     """A batch of observations as the rows that a network is asked for."""
 
     flat: Tensor  # [U, features]
-    kinds: Kinds | None  # which of them each state [(T+1) B] shows; None if each state has its own
+    unique: UniqueRows | None  # which of them each state [(T+1) B] shows; None if each state has its own
     lead: tuple[int, int]  # T+1, B
 
     def over_time(self, outputs: Outputs) -> dict[str, Tensor | Shared]:
         """Outputs [U, ...] for all states: [T+1, B, ...]."""
-        if self.kinds is None:
+        if self.unique is None:
             return {head: x.unflatten(0, self.lead) for head, x in outputs.items()}
-        return {head: over_time(x, self.kinds.of, self.lead) for head, x in outputs.items()}
+        return {head: over_time(x, self.unique.of, self.lead) for head, x in outputs.items()}
 
 
 def rows_of(params: Params, observations: Observations, is_unique: bool) -> Rows:
@@ -106,8 +106,8 @@ def rows_of(params: Params, observations: Observations, is_unique: bool) -> Rows
     weight, _ = nets.weight_and_bias(params, "heads/logits")
     steps, batch = agent_net.leaves(observations)[0].shape[:2]
     flat = agent_net.flatten_observations(observations, 2, like=weight)
-    kinds = unique_rows.kinds(flat) if is_unique else None
-    return Rows(flat if kinds is None else flat.index_select(0, kinds.first), kinds, (steps, batch))
+    unique = unique_rows.find_unique(flat) if is_unique else None
+    return Rows(flat if unique is None else flat.index_select(0, unique.first), unique, (steps, batch))
 
 
 def unroll(params: Params, observations: Observations, passes: Passes = EAGER, is_unique: bool = True) -> Outputs:
@@ -117,7 +117,7 @@ def unroll(params: Params, observations: Observations, passes: Passes = EAGER, i
     """
     rows = rows_of(params, observations, is_unique)
     parts = parallel.parts(rows.flat) if passes is EAGER else [slice(None)]
-    done = parallel.side_by_side({i: partial(passes.all_rows, params, rows.flat[part]) for i, part in enumerate(parts)})
+    done = parallel.in_parallel({i: partial(passes.all_rows, params, rows.flat[part]) for i, part in enumerate(parts)})
     return SharedOutputs(rows.over_time(_joined(list(done.values()))))
 
 
@@ -125,7 +125,7 @@ def _joined(parts: Sequence[Outputs]) -> Outputs:
     """Outputs of parts of the rows, one after the other."""
     if len(parts) == 1:
         return parts[0]
-    return parallel.side_by_side({head: partial(torch.cat, [part[head] for part in parts]) for head in parts[0]})
+    return parallel.in_parallel({head: partial(torch.cat, [part[head] for part in parts]) for head in parts[0]})
 
 
 class Learned(SharedOutputs):
@@ -150,7 +150,7 @@ class Learned(SharedOutputs):
             return torch.autograd.grad([part[head] for head in heads], list(params.values()), share)
 
         works = {i: partial(carry, *given) for i, given in enumerate(zip(self._parts, shares, strict=True))}
-        found = list(parallel.side_by_side(works).values())
+        found = list(parallel.in_parallel(works).values())
         return {name: _sum(grads) for name, grads in zip(params, zip(*found, strict=True), strict=True)}
 
 
@@ -203,7 +203,7 @@ def unroll_learning(
         given = pairs.row[first:last] - part.start, pairs.action[first:last]
         return passes.rows_to_learn(params, rows.flat[part], *given)
 
-    done = parallel.side_by_side({i: partial(learn, *share) for i, share in enumerate(shares)}).values()
+    done = parallel.in_parallel({i: partial(learn, *share) for i, share in enumerate(shares)}).values()
     seen = _joined([{head: x.detach() for head, x in by_state.items()} | dict(every) for by_state, every, _ in done])
     learned = Learned([{**by_state, **taken} for by_state, _, taken in done], pairs.row_of, pairs.pair_of, (T, B))
     return TakenOutputs(rows.over_time(seen), learned)
@@ -220,9 +220,9 @@ class Pairs(NamedTuple):
 
 def _pairs(params: Params, rows: Rows, taken: Tensor) -> Pairs:
     """The pairs of transitions with actions [T B]."""
-    if rows.kinds is None:
+    if rows.unique is None:
         each = torch.arange(len(taken), device=taken.device)
         return Pairs(each, taken, each, each)
-    row_of, A = rows.kinds.of[: len(taken)], params["heads/logits/w"].shape[1]
+    row_of, A = rows.unique.of[: len(taken)], params["heads/logits/w"].shape[1]
     pairs, pair_of = torch.unique(row_of * A + taken, return_inverse=True)
     return Pairs(pairs // A, pairs % A, row_of, pair_of)

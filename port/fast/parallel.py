@@ -4,7 +4,7 @@ Torch by itself hands every operation on more than some thousand numbers to all 
 them at its end. Where these sleep, or somebody else works on their processors, each such wait takes up to some
 milliseconds, and a learner step has hundreds. Here threads are given whole stretches of work (half of a network's rows,
 a loss over some thousand rows), so that they wait for each other a dozen times; and where a stretch goes over its
-numbers again and again, it does so in pieces that fit into a processor's cache.
+numbers again and again, it does so in chunks that fit into a processor's cache.
 
 Numbers depend on how many threads torch has, as they do when torch shares out the work, and on nothing else.
 """
@@ -22,14 +22,14 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-PIECE = 2**17  # numbers that a piece holds; some arrays of that size fit into a processor's cache
+CHUNK = 2**17  # numbers that a chunk holds; some arrays of that size fit into a processor's cache
 ROWS = 64  # that a part of a network's work has at least
 
 Item = TypeVar("Item")
 Key = TypeVar("Key")
 Result = TypeVar("Result")
 
-_team = threading.local()
+_local = threading.local()
 
 
 @contextmanager
@@ -47,23 +47,23 @@ def one_thread() -> Iterator[None]:
 
 
 @contextmanager
-def team() -> Iterator[None]:
-    """In the block, torch's threads work side by side where they are asked to, and nowhere else.
+def worker_threads() -> Iterator[None]:
+    """In the block, torch's threads work in parallel where they are asked to, and nowhere else.
 
     They know nothing of the caller's modes of torch (autocast, transforms of torch.func, counters of operations); where
     there is one, the caller works alone.
     """
-    before, _team.size = size(), 1 if _has_modes() else torch.get_num_threads()
+    before, _local.size = size(), 1 if _has_modes() else torch.get_num_threads()
     try:
         with one_thread():
             yield
     finally:
-        _team.size = before
+        _local.size = before
 
 
 def size() -> int:
-    """How many threads work side by side here: 1 outside a team."""
-    return getattr(_team, "size", 1)
+    """How many threads work in parallel here: 1 outside `worker_threads`."""
+    return getattr(_local, "size", 1)
 
 
 def _has_modes() -> bool:
@@ -73,8 +73,8 @@ def _has_modes() -> bool:
     return is_transformed or torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack() > 0
 
 
-def side_by_side(works: Mapping[Key, Callable[[], Result]]) -> dict[Key, Result]:
-    """What each piece of work gives; in a team its threads share them out, and each works alone.
+def in_parallel(works: Mapping[Key, Callable[[], Result]]) -> dict[Key, Result]:
+    """The result of each piece of work; within `worker_threads` the threads share them out, and each works alone.
 
     No work may wait for another, or write where another one reads or writes.
     """
@@ -88,11 +88,11 @@ def side_by_side(works: Mapping[Key, Callable[[], Result]]) -> dict[Key, Result]
             return {key: works[key]() for key in keys[first::count]}
 
     others = [_begun(partial(share, first)) for first in range(1, count)]
-    before, _team.size = _team.size, 1  # the caller does its own share alone
+    before, _local.size = _local.size, 1  # the caller does its own share alone
     try:
         done = share(0)
     finally:
-        _team.size = before
+        _local.size = before
         wait(others)
     for other in others:
         done |= other.result()
@@ -100,21 +100,21 @@ def side_by_side(works: Mapping[Key, Callable[[], Result]]) -> dict[Key, Result]
 
 
 def meanwhile(work: Callable[[], Result]) -> Callable[[], Result]:
-    """Has another thread of the team begin with the work, without a graph; calling what comes back waits for it."""
+    """Has another thread begin with the work, without a graph; calling what comes back waits for it."""
     if size() <= 1:
         return work
     return _begun(torch.no_grad()(work)).result
 
 
 def for_each(items: Sequence[Item], work: Callable[[Item], None]) -> None:
-    """Does the work for every item side by side, without a graph."""
+    """Does the work for every item in parallel, without a graph."""
     with torch.no_grad():
-        side_by_side({index: partial(work, item) for index, item in enumerate(items)})
+        in_parallel({index: partial(work, item) for index, item in enumerate(items)})
 
 
-def pieces(x: Tensor) -> list[slice]:
-    """Slices of the rows of [N, P], of a piece each; on an accelerator all rows at once."""
-    step = max(1, PIECE // max(1, x.shape[-1])) if x.device.type == "cpu" else max(1, len(x))
+def chunks(x: Tensor) -> list[slice]:
+    """Slices of the rows of [N, P], of a chunk each; on an accelerator all rows at once."""
+    step = max(1, CHUNK // max(1, x.shape[-1])) if x.device.type == "cpu" else max(1, len(x))
     return [slice(start, start + step) for start in range(0, len(x), step)]
 
 
@@ -123,18 +123,6 @@ def parts(rows: Tensor) -> list[slice]:
     count = max(1, min(size(), len(rows) // ROWS)) if rows.device.type == "cpu" else 1
     bounds = [len(rows) * i // count for i in range(count + 1)]
     return [slice(start, stop) for start, stop in zip(bounds, bounds[1:], strict=False)]
-
-
-def shares(sizes: Mapping[Key, int]) -> list[list[Key]]:
-    """Things of given sizes shared out among the team: the largest first, each to whoever has least."""
-    count = max(1, min(size(), len(sizes)))
-    found: list[list[Key]] = [[] for _ in range(count)]
-    loads = [0] * count
-    for key in sorted(sizes, key=sizes.__getitem__, reverse=True):
-        least = loads.index(min(loads))
-        found[least].append(key)
-        loads[least] += sizes[key]
-    return found
 
 
 def _begun(work: Callable[[], Result]) -> Future[Result]:
@@ -151,6 +139,6 @@ def _begun(work: Callable[[], Result]) -> Future[Result]:
 def _helpers(process: int) -> ThreadPoolExecutor:
     """The threads beside the caller's; a forked process has none of its parent's, and gets its own.
 
-    They are first used within a team, and so have one thread each.
+    They are first used within `worker_threads`, and so have one thread each.
     """
-    return ThreadPoolExecutor(os.cpu_count(), "port-pieces")
+    return ThreadPoolExecutor(os.cpu_count(), "port-chunks")

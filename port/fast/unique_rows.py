@@ -1,4 +1,4 @@
-"""What states that show the same can share: a network without memory is asked once for each kind of observation.
+"""What states that show the same can share: a network without memory is asked once for each different observation.
 
 In a batch from a small world most observations come again and again (8x8 Catch has 512 different ones, a batch of the
 evaluation 1,856 states). Where enough of them do, networks run over the different ones only, and what they say is given
@@ -25,15 +25,15 @@ _BITS = {
 }
 
 
-class Kinds(NamedTuple):
-    """Which of N rows are the same, bit for bit: U kinds."""
+class UniqueRows(NamedTuple):
+    """Which of N rows are the same, bit for bit: U unique ones."""
 
-    first: Tensor  # [U], the position of a row of each kind
-    of: Tensor  # [N], the kind of each row
+    first: Tensor  # [U], the position of each unique row
+    of: Tensor  # [N], the unique row of each row
 
 
-def kinds(rows: Tensor) -> Kinds | None:
-    """The kinds of rows in [N, F], or None where too few are the same to be worth it.
+def find_unique(rows: Tensor) -> UniqueRows | None:
+    """The unique rows of [N, F], or None where too few are the same to be worth it.
 
     Some columns are looked at first: where these differ, so do the rows.
     """
@@ -48,8 +48,8 @@ def kinds(rows: Tensor) -> Kinds | None:
     if len(numbers) > WORTH_IT * N:
         return None
     first = torch.empty_like(numbers).scatter_(0, of, torch.arange(N, device=rows.device))
-    is_same = torch.equal(bits, bits.index_select(0, first).index_select(0, of))  # two kinds may have one number
-    return Kinds(first, of) if is_same else None
+    is_same = torch.equal(bits, bits.index_select(0, first).index_select(0, of))  # two rows may have one number
+    return UniqueRows(first, of) if is_same else None
 
 
 def _numbers(bits: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ def _numbers(bits: Tensor) -> Tensor:
 
 @lru_cache(maxsize=16)
 def _factors(size: int, device: str) -> Tensor:
-    """Odd numbers with which a row's bits are added up, modulo 2 ** 64, to the number of its kind."""
+    """Odd numbers with which a row's bits are added up, modulo 2 ** 64, to one number."""
     generator = torch.Generator().manual_seed(0)
     return (torch.randint(-(2**62), 2**62, (size,), generator=generator) * 2 + 1).to(device)
 

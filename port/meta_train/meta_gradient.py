@@ -89,9 +89,7 @@ def validation_outputs(params: Params, rollout: Rollout) -> Outputs:
 
     Reference: disco_rl/agent.py::Agent.actor_step
     """
-    weight, _ = nets.weight_and_bias(params, "heads/logits")
-    lead = rollout.rewards.shape
-    embedding = agent_net.torso(params, agent_net.flatten_observations(rollout.observations, 2, like=weight))
+    embedding, lead = agent_net.embed(params, rollout.observations, 2)
     out = {head: nets.linear(params, f"heads/{head}", embedding) for head in ("logits", "y")}
     transition = agent_net.model_transition(params, agent_net.root_state(params, embedding))
     out["z"] = nets.mlp(params, "model/z", transition)

@@ -14,6 +14,7 @@ All are logits of categorical distributions (Oh et al., Nature 648, 312-319, 202
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -59,7 +60,17 @@ def torso(params: Params, flat: Tensor) -> Tensor:
 
     Reference: disco_rl/networks/nets.py::MLP._embedding_pass
     """
+    features = nets.weight_and_bias(params, "torso/0")[0].shape[0]
+    if flat.shape[-1] != features:
+        raise ValueError(f"The agent sees {features} numbers; these observations have {flat.shape[-1]}.")
     return nets.mlp(params, "torso", flat)
+
+
+def embed(params: Params, observations: Observations, lead: int) -> tuple[Tensor, torch.Size]:
+    """Embeddings [N, E] of observations [*I, ...] with `lead` leading axes I; and I, whose product is N."""
+    weight, _ = nets.weight_and_bias(params, "torso/0")
+    flat = flatten_observations(observations, lead, like=weight)
+    return torso(params, flat), leaves(observations)[0].shape[:lead]
 
 
 def root_state(params: Params, embedding: Tensor) -> LstmState:
@@ -126,11 +137,8 @@ def step(params: Params, observations: Observations, lead: int = 1) -> dict[str,
 
     Reference: disco_rl/networks/nets.py::MLPHeadNet.__call__
     """
-    weight, _ = nets.weight_and_bias(params, "heads/logits")
-    prefix = leaves(observations)[0].shape[:lead]
-    embedding = torso(params, flatten_observations(observations, lead, like=weight))
-    out = heads(params, embedding)
-    return {head: x.view(*prefix, *x.shape[1:]) for head, x in out.items()}
+    embedding, prefix = embed(params, observations, lead)
+    return {head: x.view(*prefix, *x.shape[1:]) for head, x in heads(params, embedding).items()}
 
 
 def heads(params: Params, embedding: Tensor) -> dict[str, Tensor]:
@@ -144,37 +152,18 @@ def heads(params: Params, embedding: Tensor) -> dict[str, Tensor]:
     return out
 
 
-def policy(params: Params) -> Callable[[Observations], Tensor]:
-    """The policy alone, all that acting needs: a function from observations [B, ...] to logits [B, A].
-
-    Layers are looked up once, because with few environments looking them up takes as long as using them.
-
-    Reference: disco_rl/networks/nets.py::MLPHeadNet.__call__
-    """
-    first, *others = [nets.weight_and_bias(params, f"torso/{i}") for i in range(nets.depth(params, "torso"))]
-    head_weight, head_bias = nets.weight_and_bias(params, "heads/logits")
-
-    def logits(observations: Observations) -> Tensor:
-        x = flatten_observations(observations, 1, like=head_weight)
-        if x.shape[-1] != first[0].shape[0]:
-            raise ValueError(f"The agent sees {first[0].shape[0]} numbers; these observations have {x.shape[-1]}.")
-        x = torch.addmm(first[1], x, first[0])
-        for weight, bias in others:
-            x = torch.addmm(bias, x.relu(), weight)
-        return torch.addmm(head_bias, x, head_weight)
-
-    return logits
-
-
 def policy_logits(params: Params, observations: Observations, lead: int = 1) -> Tensor:
-    """The policy's logits alone, for observations with `lead` leading axes: [*I, ...] to [*I, A].
+    """The policy's logits alone, all that acting needs: observations [*I, ...] to [*I, A].
 
     Reference: disco_rl/networks/nets.py::MLPHeadNet.__call__
     """
-    weight, _ = nets.weight_and_bias(params, "heads/logits")
-    prefix = leaves(observations)[0].shape[:lead]
-    embedding = torso(params, flatten_observations(observations, lead, like=weight))
+    embedding, prefix = embed(params, observations, lead)
     return nets.linear(params, "heads/logits", embedding).view(*prefix, -1)
+
+
+def policy(params: Params) -> Callable[[Observations], Tensor]:
+    """The policy of these parameters: a function from observations [B, ...] to logits [B, A]."""
+    return partial(policy_logits, params)
 
 
 def unroll(params: Params, observations: Observations) -> dict[str, Tensor]:

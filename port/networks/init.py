@@ -84,10 +84,11 @@ def params_from_noise(noise: Mapping[str, Tensor], shapes: Shapes, stds: Mapping
     return params
 
 
-def draw_noise(stds: Mapping[str, float], shapes: Shapes, generator: torch.Generator, dtype: torch.dtype) -> Params:
-    """Uniform noise for each weight, on the generator's device."""
+def draw_params(shapes: Shapes, stds: Mapping[str, float], generator: torch.Generator, dtype: torch.dtype) -> Params:
+    """Fresh parameters from drawn noise, on the generator's device."""
     device = generator.device
-    return {name: torch.rand(shapes[name], generator=generator, dtype=dtype, device=device) for name in stds}
+    noise = {name: torch.rand(shapes[name], generator=generator, dtype=dtype, device=device) for name in stds}
+    return params_from_noise(noise, shapes, stds)
 
 
 def init_meta_params(config: MetaNetConfig, generator: torch.Generator, dtype: torch.dtype) -> Params:
@@ -96,5 +97,4 @@ def init_meta_params(config: MetaNetConfig, generator: torch.Generator, dtype: t
     Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.init_params
     """
     shapes = param_names.meta_shapes(config)
-    stds = meta_stds(config, shapes)
-    return params_from_noise(draw_noise(stds, shapes, generator, dtype), shapes, stds)
+    return draw_params(shapes, meta_stds(config, shapes), generator, dtype)

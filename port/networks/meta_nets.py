@@ -165,7 +165,7 @@ def meta_rnn_inputs(features: Features, option: InputOption, params: Params) -> 
 def meta_rnn(
     params: Params, xs: Tensor, outs: Outputs, state: LstmState, averaging: Averaging | None = None
 ) -> LstmState:
-    """One step of the RNN that runs over the agent's life, on the average over the rollout and over all ranks.
+    """One step of the RNN that runs over the agent's lifetime, on the average over the rollout and over all ranks.
 
     Args:
         params: meta-parameters.

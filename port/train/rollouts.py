@@ -66,11 +66,11 @@ def state_values(agent: Agent, params: Params, observations: Observations) -> tu
     """What the agent expects of states [B, ...] from there on, [B], and the discount that goes with it."""
     outs = agent.network.step(params, observations)
     match agent.rule:
-        case Disco(rule=rule):
-            return value_utils.q_and_v(outs["q"], outs["logits"], rule.max_abs_value)[1], rule.value_discount
-        case ActorCritic(rule=rule, hyper=hyper):
-            options = (rule.max_abs_value, rule.categorical_value, rule.nonlinear_value_transform)
-            return value_utils.values_from_logits(outs["v"], *options), hyper.discount_factor
+        case Disco(rule=rule) as disco:
+            q_values = value_utils.values_from_logits(outs["q"], disco.value_settings.form)
+            return value_utils.policy_mean(q_values, outs["logits"]), rule.value_discount
+        case ActorCritic(hyper=hyper) as actor_critic:
+            return value_utils.values_from_logits(outs["v"], actor_critic.value_form), hyper.discount_factor
     raise ValueError(f"{type(agent.rule).__name__} estimates no values; take truncation='terminal'.")
 
 

@@ -12,12 +12,12 @@ from port import moving_average, ops
 from port.config import ActorCriticConfig, ActorCriticHyperParams
 from port.distributed import Averaging
 from port.types import ActorCriticState, Heads, Logs, MetaOut, Params, RuleInputs
-from port.update_rules import base
+from port.update_rules.base import UpdateRule
 from port.value_fns import value_utils, vtrace
 
 
 @dataclass(frozen=True)
-class ActorCritic(base.WithoutMetaNet):
+class ActorCritic(UpdateRule):
     """The rule with its configuration (`port.update_rules.base.UpdateRule`).
 
     Reference: disco_rl/update_rules/actor_critic.py::ActorCritic
@@ -28,15 +28,19 @@ class ActorCritic(base.WithoutMetaNet):
     averaging: Averaging | None = None
 
     @property
+    def value_form(self) -> value_utils.ValueForm:
+        """How the head v stands for a value."""
+        rule = self.rule
+        return value_utils.ValueForm(rule.max_abs_value, rule.categorical_value, rule.nonlinear_value_transform)
+
+    @property
     def _value_settings(self) -> value_utils.ValueSettings:
         return value_utils.ValueSettings(
+            form=self.value_form,
             discount=self.hyper.discount_factor,
             lambda_=self.hyper.vtrace_lambda,
-            max_abs_value=self.rule.max_abs_value,
             decay=self.rule.moving_average_decay,
             eps=self.rule.moving_average_eps,
-            categorical=self.rule.categorical_value,
-            nonlinear=self.rule.nonlinear_value_transform,
         )
 
     def heads(self, num_actions: int) -> Heads:
@@ -53,10 +57,6 @@ class ActorCritic(base.WithoutMetaNet):
         """
         like = next(iter(params.values()))
         return ActorCriticState(moving_average.init(like), moving_average.init(like))
-
-    def check_meta_state(self, meta_state: ActorCriticState, params: Params) -> None:
-        """Raises ValueError or TypeError where these are not two moving averages in the dtype of `params`."""
-        base.check_memory(meta_state, self.init_meta_state(params), "ActorCritic")
 
     def unroll_meta_net(
         self, meta_params: Params, params: Params, meta_state: ActorCriticState, inputs: RuleInputs
@@ -116,9 +116,7 @@ class ActorCritic(base.WithoutMetaNet):
         tds = meta_out["normalized_tds" if rule.normalize_td else "tds"].detach()
         logits = inputs.agent_out["logits"][:-1]  # [T, B, A]
         pg_loss = ops.policy_gradient_loss(logits, inputs.actions[:-1], advs)
-        value_loss = value_utils.value_loss_from_td(
-            inputs.agent_out["v"][:-1], tds, rule.max_abs_value, rule.categorical_value, rule.nonlinear_value_transform
-        )
+        value_loss = value_utils.value_loss_from_td(inputs.agent_out["v"][:-1], tds, self.value_form)
         entropy = ops.categorical_entropy(logits)
         total = hyper.pg_cost * pg_loss + hyper.value_cost * value_loss - hyper.entropy_cost * entropy
         logged = {
@@ -131,7 +129,7 @@ class ActorCritic(base.WithoutMetaNet):
         return total, {name: ops.mean(x) for name, x in logged.items()}
 
     def _check(self, inputs: RuleInputs, is_off_policy: bool = False) -> None:
-        base.check_inputs(inputs, ("logits", "v"), "ActorCritic", is_off_policy)
+        self.check_inputs(inputs, ("logits", "v"), is_off_policy)
         got, width = inputs.agent_out["v"].shape[2:], self.heads(0).flat["v"]
         if got != (width,):
             raise ValueError(f"The head v gives {tuple(got)} numbers a step; with this rule it must give ({width},).")

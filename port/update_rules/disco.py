@@ -24,7 +24,6 @@ from port.config import DiscoConfig, HyperParams, MetaNetConfig
 from port.distributed import Averaging
 from port.networks import agent_net, meta_nets, param_names
 from port.types import (
-    EmaState,
     Heads,
     Logs,
     LstmState,
@@ -34,9 +33,8 @@ from port.types import (
     Outputs,
     Params,
     RuleInputs,
-    ValueOuts,
 )
-from port.update_rules import base
+from port.update_rules.base import UpdateRule
 from port.value_fns import value_utils
 
 ALL_HEADS = (*agent_net.FLAT_HEADS, *agent_net.MODEL_HEADS)
@@ -55,7 +53,7 @@ _VALUE_FIELDS = (
 
 
 @dataclass(frozen=True)
-class Disco:
+class Disco(UpdateRule):
     """The rule with its configuration, as an agent holds it (`port.update_rules.base.UpdateRule`).
 
     Attributes:
@@ -83,7 +81,7 @@ class Disco:
         return Heads({"logits": num_actions, "y": P}, {"z": P, "aux_pi": num_actions, "q": K})
 
     def init_meta_state(self, params: Params) -> MetaState:
-        """What the rule remembers at the start of an agent's life; dtype and device are those of `params`.
+        """What the rule remembers at the start of an agent's lifetime; dtype and device are those of `params`.
 
         Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.init_meta_state
         """
@@ -98,14 +96,6 @@ class Disco:
             raise ValueError("Disco learns by a meta-network; pass its parameters, from load_npz or init_meta_params.")
         param_names.check_shapes(meta_params, self._meta_shapes, "meta-parameters")
 
-    def check_meta_state(self, meta_state: MetaState, params: Params) -> None:
-        """Raises ValueError or TypeError where this is not what Disco remembers of an agent with such parameters."""
-        base.check_memory(meta_state, self.init_meta_state(params), "Disco")
-
-    def check_inputs(self, inputs: RuleInputs, heads: tuple[str, ...] = ALL_HEADS, is_off_policy: bool = True) -> None:
-        """Raises an error where inputs do not fit together; see `base.check_inputs`."""
-        base.check_inputs(inputs, heads, "Disco", is_off_policy)
-
     @cached_property
     def _meta_shapes(self) -> param_names.Shapes:
         return param_names.meta_shapes(self.meta_net)
@@ -114,9 +104,9 @@ class Disco:
     def value_settings(self) -> value_utils.ValueSettings:
         """The numbers of the value estimates."""
         return value_utils.ValueSettings(
+            form=value_utils.ValueForm(self.rule.max_abs_value),
             discount=self.rule.value_discount,
             lambda_=self.hyper.value_fn_td_lambda,
-            max_abs_value=self.rule.max_abs_value,
             decay=self.rule.moving_average_decay,
             eps=self.rule.moving_average_eps,
         )
@@ -138,9 +128,11 @@ class Disco:
 
         Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.unroll_meta_net
         """
-        self.check_inputs(inputs)
+        self.check_inputs(inputs, ALL_HEADS, is_off_policy=True)
         target_out = self.unroll_policy(meta_state.target_params, inputs.observations)
-        outs, adv_ema, td_ema = self.value_outs(inputs, target_out, (meta_state.adv_ema, meta_state.td_ema))
+        q_values, averages = self.q_values(inputs, target_out), (meta_state.adv_ema, meta_state.td_ema)
+        settings = self.value_settings
+        outs, adv_ema, td_ema = value_utils.value_outs(*q_values, inputs, averages, settings, self.averaging)
         extra = {
             "v_scalar": outs.value,
             "adv": outs.adv,
@@ -156,12 +148,11 @@ class Disco:
         new_state = MetaState(rnn_state, adv_ema, td_ema, target_params)
         return {**net_out, **kept, "target_out": target_out}, new_state
 
-    def value_outs(
-        self, inputs: RuleInputs, target_out: Outputs, averages: tuple[EmaState, EmaState]
-    ) -> tuple[ValueOuts, EmaState, EmaState]:
-        """Value estimates of the rollout, and the averages that include it."""
-        heads = (inputs.agent_out["q"], target_out["q"])
-        return value_utils.value_outs(*heads, inputs, averages, self.value_settings, self.averaging)
+    def q_values(self, inputs: RuleInputs, target_out: Outputs) -> tuple[Tensor, Tensor]:
+        """Action values [T+1, B, A] of the online network and of the target network."""
+        form = self.value_settings.form
+        online, target = (value_utils.values_from_logits(out["q"], form) for out in (inputs.agent_out, target_out))
+        return online, target
 
     def targets(self, meta_params: Params, inputs: RuleInputs, state: LstmState) -> tuple[Outputs, LstmState]:
         """Outputs of the meta-network, and the new state of its meta-RNN."""
@@ -185,7 +176,7 @@ class Disco:
 
         Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.agent_loss
         """
-        self.check_inputs(inputs, tuple(head for head in ALL_HEADS if head != "q"), is_off_policy=False)
+        self.check_inputs(inputs, tuple(head for head in ALL_HEADS if head != "q"))
         hyper = self.hyper
         pi_hat, y_hat, z_hat = (meta_out[name] if backprop else meta_out[name].detach() for name in ("pi", "y", "z"))
         logits, y, z_a, aux_a = self.predictions(inputs)
@@ -193,29 +184,26 @@ class Disco:
             if got.shape != want.shape:
                 raise ValueError(f"The target {name} is {tuple(got.shape)}; the agent predicts {tuple(want.shape)}.")
 
-        # Log-probabilities, once for the losses and the logged entropies.
-        log_pi, log_aux, log_pi_hat = (x.log_softmax(-1) for x in (logits, aux_a, pi_hat))
-        log_next = inputs.agent_out["logits"][1:].log_softmax(-1)
-
+        next_logits = inputs.agent_out["logits"][1:]
         # Two policies are few numbers and often nearly equal, which leaves little of a float32 difference.
-        pi_loss = ops.categorical_kl(ops.widened(pi_hat), ops.widened(logits)).to(log_pi.dtype)  # [T, B]
+        pi_loss = ops.categorical_kl(ops.widened(pi_hat), ops.widened(logits)).to(logits.dtype)  # [T, B]
         y_loss, y_entropy = self.kl_and_entropy(y_hat, y)
         z_loss, z_entropy = self.kl_and_entropy(z_hat, z_a)
-        continues = 1.0 - inputs.is_terminal.to(log_pi.dtype)
-        aux_loss = ops.kl_from_log_probs(log_next.detach(), log_aux) * continues
+        continues = 1.0 - inputs.is_terminal.to(logits.dtype)
+        aux_loss = ops.categorical_kl(next_logits.detach(), aux_a) * continues
         total = (
             hyper.pi_cost * pi_loss + hyper.y_cost * y_loss + hyper.z_cost * z_loss + hyper.aux_policy_cost * aux_loss
         )
 
         by_log = {
-            "entropy": log_pi,
-            "pi_hat_entropy": log_pi_hat,
-            "aux_policy_entropy": log_aux,
-            "aux_target_entropy": log_next,
+            "entropy": logits,
+            "pi_hat_entropy": pi_hat,
+            "aux_policy_entropy": aux_a,
+            "aux_target_entropy": next_logits,
         }
         means = {"logits": logits, "pi_loss": pi_loss, "aux_kl_loss": aux_loss, "pi_hat": pi_hat}
         means |= {"y_hat": y_hat, "z_hat": z_hat, "y_entropy": y_entropy, "z_entropy": z_entropy}
-        means |= {name: ops.entropy_from_log_probs(x) for name, x in by_log.items()}
+        means |= {name: ops.categorical_entropy(x) for name, x in by_log.items()}
         logs = {name: ops.mean(x) for name, x in means.items()}
         return total, {**logs, **{head: self.mean_prediction(inputs.agent_out, head) for head in ("y", "z")}}
 
@@ -264,4 +252,4 @@ class Disco:
     def value_loss(self, inputs: RuleInputs, td: Tensor) -> Tensor:
         """Distance of the action values from themselves plus their errors: [T, B] to [T, B]."""
         q_a = ops.batch_lookup(inputs.agent_out["q"], inputs.actions)[:-1]  # [T, B, K]
-        return value_utils.value_loss_from_td(q_a, td, self.rule.max_abs_value, categorical=True, nonlinear=True)
+        return value_utils.value_loss_from_td(q_a, td, self.value_settings.form)

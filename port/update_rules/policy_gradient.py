@@ -10,12 +10,12 @@ from torch import Tensor
 
 from port import ops
 from port.config import PolicyGradientConfig
-from port.types import Heads, Logs, MetaOut, Params, RuleInputs, RuleState
-from port.update_rules import base
+from port.types import Heads, Logs, MetaOut, Params, RuleInputs
+from port.update_rules.base import UpdateRule
 
 
 @dataclass(frozen=True)
-class PolicyGradient(base.WithoutMetaNet):
+class PolicyGradient(UpdateRule):
     """The rule with its configuration (`port.update_rules.base.UpdateRule`); it remembers nothing.
 
     The original's agent cannot run it, since it never hands a rule a value function's estimates; ours does, where
@@ -40,12 +40,6 @@ class PolicyGradient(base.WithoutMetaNet):
         """
         return None
 
-    def check_meta_state(self, meta_state: RuleState, params: Params) -> None:
-        """Raises TypeError where another rule's memory is given."""
-        if meta_state is not None:
-            given = type(meta_state).__name__
-            raise TypeError(f"PolicyGradient remembers nothing, but was given {given}; its meta_state is None.")
-
     def unroll_meta_net(
         self, meta_params: Params, params: Params, meta_state: None, inputs: RuleInputs
     ) -> tuple[MetaOut, None]:
@@ -62,7 +56,7 @@ class PolicyGradient(base.WithoutMetaNet):
 
         Reference: disco_rl/update_rules/policy_gradient.py::PolicyGradientUpdate.unroll_meta_net
         """
-        base.check_inputs(inputs, ("logits",), "PolicyGradient")
+        self.check_inputs(inputs, ("logits",))
         if inputs.value_out is None:
             raise ValueError(
                 "PolicyGradient takes its advantages from a value function; give its estimates, value_out."
@@ -82,7 +76,7 @@ class PolicyGradient(base.WithoutMetaNet):
 
         Reference: disco_rl/update_rules/policy_gradient.py::PolicyGradientUpdate.agent_loss
         """
-        base.check_inputs(inputs, ("logits",), "PolicyGradient")
+        self.check_inputs(inputs, ("logits",))
         logits = inputs.agent_out["logits"][:-1]  # [T, B, A]
         pg_loss = ops.policy_gradient_loss(logits, inputs.actions[:-1], meta_out["pi"])
         entropy = ops.categorical_entropy(logits)

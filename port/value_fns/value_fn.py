@@ -70,7 +70,7 @@ def init_value_params(
     shapes = param_names.value_shapes(config.dense, param_names.observation_size(obs_spec))
     stds = {name: init.fan_in_std(shape) for name, shape in shapes.items() if name.endswith("/w")}
     stds["heads/value/w"] = config.head_w_init_std or stds["heads/value/w"]
-    return init.params_from_noise(init.draw_noise(stds, shapes, generator, dtype), shapes, stds)
+    return init.draw_params(shapes, stds, generator, dtype)
 
 
 def init_state(params: Params) -> ValueState:
@@ -87,22 +87,14 @@ def net(params: Params, observations: Observations) -> Tensor:
 
     Reference: disco_rl/networks/nets.py::MLPHeadNet._head_pass
     """
-    weight, _ = nets.weight_and_bias(params, "heads/value")
-    prefix = agent_net.leaves(observations)[0].shape[:2]
-    embedding = nets.mlp(params, "torso", agent_net.flatten_observations(observations, 2, like=weight))
+    embedding, prefix = agent_net.embed(params, observations, 2)
     return nets.linear(params, "heads/value", embedding).view(*prefix, 1)
 
 
 def value_settings(config: ValueFnConfig) -> value_utils.ValueSettings:
     """Of a scalar head in signed-hyperbolic units."""
-    return value_utils.ValueSettings(
-        discount=config.discount_factor,
-        lambda_=config.td_lambda,
-        decay=config.ema_decay,
-        eps=config.ema_eps,
-        categorical=False,
-        nonlinear=True,
-    )
+    form = value_utils.ValueForm(categorical=False, nonlinear=True)
+    return value_utils.ValueSettings(form, config.discount_factor, config.td_lambda, config.ema_decay, config.ema_eps)
 
 
 def estimates(
@@ -152,7 +144,7 @@ def update(
 ) -> tuple[ValueState, ValueOuts, Logs]:
     """Moves the value function towards its V-trace targets.
 
-    The loss speaks in the network's own units, although the error that it is built from is one of values: that is how
+    The loss is in the network's own units, although the error that it is built from is one of values: that is how
     the original has it.
 
     Args:
@@ -173,7 +165,8 @@ def update(
     with torch.enable_grad():
         tracked = state._replace(params=params)
         outs, net_out, adv_ema, td_ema = estimates(tracked, rollout, target_logits, config, averaging)
-        losses = value_utils.value_loss_from_td(net_out[:-1], outs.normalized_td)
+        own_units = value_utils.ValueForm(categorical=False, nonlinear=False)
+        losses = value_utils.value_loss_from_td(net_out[:-1], outs.normalized_td, own_units)
         loss = ops.mean(config.outer_value_cost * losses)
         slopes = torch.autograd.grad(loss, list(params.values()), create_graph=keep_graph)
     with torch.set_grad_enabled(keep_graph):

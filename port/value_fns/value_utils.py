@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,88 +13,58 @@ from port.distributed import Averaging
 from port.types import EmaState, RuleInputs, ValueOuts
 
 
+class ValueForm(NamedTuple):
+    """How the output of a value head stands for a value.
+
+    Attributes:
+        max_abs_value: the outermost bin, for categorical heads.
+        categorical: whether the head gives logits over bins; if not, it gives the scalar itself.
+        nonlinear: whether the head stands for the signed hyperbolic h of the value (Pohlen et al. 2018).
+    """
+
+    max_abs_value: float | None = None
+    categorical: bool = True
+    nonlinear: bool = True
+
+    @property
+    def bound(self) -> float:
+        """The outermost bin, or ValueError."""
+        if self.max_abs_value is None:
+            raise ValueError("Categorical values need max_abs_value, the value of the outermost bin.")
+        return self.max_abs_value
+
+
 @dataclass(frozen=True)
 class ValueSettings:
     """The numbers of the value estimates.
 
     Attributes:
+        form: how the heads stand for values.
         discount: per step.
         lambda_: of the traces.
-        max_abs_value: the outermost bin, for categorical heads.
         decay: of the moving averages of advantages and errors.
         eps: of the normalisation by them.
-        categorical: whether a head gives logits over bins; if not, it gives the scalar itself.
-        nonlinear: whether a head stands for the signed hyperbolic of the value.
     """
 
+    form: ValueForm
     discount: float
     lambda_: float
-    max_abs_value: float | None = None
     decay: float = 0.99
     eps: float = 1e-6
-    categorical: bool = True
-    nonlinear: bool = True
-
-    @property
-    def form(self) -> tuple[float | None, bool, bool]:
-        """How a head stands for a value: the last arguments of `values_from_logits`."""
-        return self.max_abs_value, self.categorical, self.nonlinear
 
 
-def values_from_logits(
-    net_out: Tensor, max_abs_value: float | None, categorical: bool = True, nonlinear: bool = True
-) -> Tensor:
-    """Scalars that a value head stands for.
-
-    Args:
-        net_out: [..., K], logits over bins; or [..., 1], the scalar itself, where not `categorical`.
-        max_abs_value: the outermost bin.
-        categorical: whether the head gives logits over bins.
-        nonlinear: whether the head speaks in signed-hyperbolic units.
-
-    Returns:
-        [...].
+def values_from_logits(net_out: Tensor, form: ValueForm) -> Tensor:
+    """Scalars that a value head stands for: [..., K], or [..., 1] where not categorical, to [...].
 
     Reference: disco_rl/value_fns/value_utils.py::get_values_from_net_outs
     """
-    if categorical:
-        values = ops.from_two_hot(net_out.softmax(-1), _bound(max_abs_value))
+    if form.categorical:
+        values = ops.from_two_hot(net_out.softmax(-1), form.bound)
     elif net_out.shape[-1] == 1:
         values = net_out.squeeze(-1)
     else:
         raise ValueError(f"A value head of {net_out.shape[-1]} outputs is no scalar; pass categorical=True.")
-    return ops.signed_parabolic(values) if nonlinear else values
-
-
-def _bound(max_abs_value: float | None) -> float:
-    if max_abs_value is None:
-        raise ValueError("Categorical values need max_abs_value, the value of the outermost bin.")
-    return max_abs_value
-
-
-def q_and_v(
-    q_net_out: Tensor,
-    pi_logits: Tensor,
-    max_abs_value: float | None,
-    categorical: bool = True,
-    nonlinear: bool = True,
-) -> tuple[Tensor, Tensor]:
-    """Action values and their mean under the policy.
-
-    Args:
-        q_net_out: [T+1, B, A, K].
-        pi_logits: [T+1, B, A], of the online policy, for online and target values alike.
-        max_abs_value: the outermost bin.
-        categorical: as in `values_from_logits`.
-        nonlinear: as in `values_from_logits`.
-
-    Returns:
-        Q-values [T+1, B, A] and values [T+1, B].
-
-    Reference: disco_rl/value_fns/value_utils.py::extract_scalar_values_from_net_out
-    """
-    q_values = values_from_logits(q_net_out, max_abs_value, categorical, nonlinear)
-    return q_values, policy_mean(q_values, pi_logits)
+    return ops.signed_parabolic(values) if form.nonlinear else values
 
 
 def policy_mean(q_values: Tensor, pi_logits: Tensor) -> Tensor:
@@ -198,8 +169,8 @@ def estimate_q_values(
 
 
 def value_outs(
-    q_net_out: Tensor,
-    target_q_net_out: Tensor,
+    q_values: Tensor,
+    target_q_values: Tensor,
     inputs: RuleInputs,
     averages: tuple[EmaState, EmaState],
     settings: ValueSettings,
@@ -208,8 +179,8 @@ def value_outs(
     """Value estimates in the Q form, with advantages and errors normalised by moving averages.
 
     Args:
-        q_net_out: [T+1, B, A, K], online.
-        target_q_net_out: [T+1, B, A, K].
+        q_values: [T+1, B, A], online.
+        target_q_values: [T+1, B, A].
         inputs: the rollout; the logits of both policies are read, actions, rewards and ends of episodes.
         averages: moments of the advantages, and of the Q errors.
         settings: numbers.
@@ -220,25 +191,6 @@ def value_outs(
 
     Reference: disco_rl/value_fns/value_utils.py::get_value_outs
     """
-    q_values, target_q_values = (values_from_logits(x, *settings.form) for x in (q_net_out, target_q_net_out))
-    return estimates(q_values, target_q_values, inputs, averages, settings, averaging)
-
-
-def estimates(
-    q_values: Tensor,
-    target_q_values: Tensor,
-    inputs: RuleInputs,
-    averages: tuple[EmaState, EmaState],
-    settings: ValueSettings,
-    averaging: Averaging | None = None,
-) -> tuple[ValueOuts, EmaState, EmaState]:
-    """`value_outs` for action values [T+1, B, A] that have been read off their heads.
-
-    The averages are updated first, so that a batch is normalised by moments that include it.
-
-    Reference: disco_rl/value_fns/value_utils.py::get_value_outs
-    """
-    eps, decay = settings.eps, settings.decay
     pi_logits, mu_logits = inputs.agent_out["logits"], inputs.behaviour_agent_out["logits"]
     values, target_values = (policy_mean(x, pi_logits) for x in (q_values, target_q_values))
     taken = inputs.actions[:-1]
@@ -246,35 +198,56 @@ def estimates(
     continues = 1.0 - inputs.is_terminal.to(rho.dtype)
     known = (values, target_values, q_values, target_q_values)
     outs = estimate_q_values(inputs.rewards, taken, continues, rho, *known, settings.discount, settings.lambda_)
+    return normalized(outs, "q_td", averages, settings, averaging)
+
+
+def normalized(
+    outs: ValueOuts,
+    error: str,
+    averages: tuple[EmaState, EmaState],
+    settings: ValueSettings,
+    averaging: Averaging | None = None,
+) -> tuple[ValueOuts, EmaState, EmaState]:
+    """Fills the normalised fields: advantages, and the errors that form the loss, which keep their mean.
+
+    The averages are updated first, so that a batch is normalised by moments that include it.
+
+    Args:
+        outs: the estimates.
+        error: the field of the errors, `q_td` in the Q form and `td` in the V form.
+        averages: moments of the advantages, and of the errors.
+        settings: numbers.
+        averaging: over ranks, of the moments.
+
+    Returns:
+        The estimates and the two new averages.
+
+    Reference: disco_rl/value_fns/value_utils.py::get_value_outs
+    """
+    eps, decay, errors = settings.eps, settings.decay, getattr(outs, error)
     adv_ema = moving_average.update(averages[0], outs.adv, decay, averaging)
-    td_ema = moving_average.update(averages[1], outs.q_td, decay, averaging)
+    td_ema = moving_average.update(averages[1], errors, decay, averaging)
+    normalized_errors = moving_average.normalize(errors, td_ema, eps, subtract_mean=False)
     outs = outs._replace(
         normalized_adv=moving_average.normalize(outs.adv, adv_ema, eps),
+        # There is no such advantage in the V form; the original normalises its zeros all the same.
         normalized_qv_adv=moving_average.normalize(outs.qv_adv, adv_ema, eps),
-        normalized_q_td=moving_average.normalize(outs.q_td, td_ema, eps, subtract_mean=False),
+        **{f"normalized_{error}": normalized_errors},
     )
     return outs, adv_ema, td_ema
 
 
-def value_loss_from_target(
-    net_out: Tensor,
-    value_target: Tensor,
-    max_abs_value: float | None = None,
-    categorical: bool = False,
-    nonlinear: bool = False,
-) -> Tensor:
+def value_loss_from_target(net_out: Tensor, value_target: Tensor, form: ValueForm) -> Tensor:
     """Distance of a value head from a target; gradients flow into the target too, unless the caller stops them.
 
         -sum_k two_hot(h(target))_k log softmax(net_out)_k,  or 0.5 (net_out - h(target))^2 for a scalar head
 
-    with h the signed hyperbolic (Pohlen et al. 2018), or the identity for a linear head.
+    with h the signed hyperbolic, or the identity for a linear head.
 
     Args:
         net_out: [..., K] or [..., 1].
         value_target: [...].
-        max_abs_value: the outermost bin.
-        categorical: cross-entropy against the two-hot target, else half the squared error.
-        nonlinear: whether the head speaks in signed-hyperbolic units.
+        form: what the head's output stands for.
 
     Returns:
         [...].
@@ -283,34 +256,18 @@ def value_loss_from_target(
     """
     if net_out.shape[:-1] != value_target.shape:
         raise ValueError(f"A head of {tuple(net_out.shape)} does not fit a target of {tuple(value_target.shape)}.")
-    if nonlinear:
+    if form.nonlinear:
         value_target = ops.signed_hyperbolic(value_target)
-    if not categorical:
+    if not form.categorical:
         return 0.5 * (net_out.squeeze(-1) - value_target).square()
-    target_probs = ops.two_hot(value_target, net_out.shape[-1], _bound(max_abs_value))
+    target_probs = ops.two_hot(value_target, net_out.shape[-1], form.bound)
     return -(target_probs * net_out.log_softmax(-1)).sum(-1)
 
 
-def value_loss_from_td(
-    net_out: Tensor,
-    td: Tensor,
-    max_abs_value: float | None = None,
-    categorical: bool = False,
-    nonlinear: bool = False,
-) -> Tensor:
-    """Distance of a value head from its own value plus an error, which is held constant.
-
-    Args:
-        net_out: [..., K] or [..., 1].
-        td: [...].
-        max_abs_value: as in `value_loss_from_target`.
-        categorical: as in `value_loss_from_target`.
-        nonlinear: as in `value_loss_from_target`.
-
-    Returns:
-        [...].
+def value_loss_from_td(net_out: Tensor, td: Tensor, form: ValueForm) -> Tensor:
+    """Distance of a value head from its own value plus an error, which is held constant: [..., K], [...] to [...].
 
     Reference: disco_rl/value_fns/value_utils.py::value_loss_from_td
     """
-    target = values_from_logits(net_out.detach(), max_abs_value, categorical, nonlinear) + td.detach()
-    return value_loss_from_target(net_out, target, max_abs_value, categorical, nonlinear)
+    target = values_from_logits(net_out.detach(), form) + td.detach()
+    return value_loss_from_target(net_out, target, form)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from port import moving_average, ops
+from port import ops
 from port.distributed import Averaging
 from port.types import EmaState, ValueOuts
 from port.value_fns import value_utils
@@ -143,17 +143,8 @@ def value_outs(
         rewards, continues = rewards[:-1], continues[:-1]
     target_net_out = value_net_out if target_value_net_out is None else target_value_net_out
     net_outs = (value_net_out, target_net_out)
-    own, target_values = (value_utils.values_from_logits(x, *settings.form) for x in net_outs)
+    own, target_values = (value_utils.values_from_logits(x, settings.form) for x in net_outs)
     rho = ops.importance_weights(pi_logits[:-1], mu_logits[:-1], actions[:-1])
     speeds = (settings.discount, settings.lambda_)
     outs = estimate_values(rewards, continues.to(rho.dtype), rho, own, target_values, *speeds)
-    eps, decay = settings.eps, settings.decay
-    adv_ema = moving_average.update(averages[0], outs.adv, decay, averaging)
-    td_ema = moving_average.update(averages[1], outs.td, decay, averaging)
-    outs = outs._replace(
-        normalized_adv=moving_average.normalize(outs.adv, adv_ema, eps),
-        # There is no such advantage here; the original normalises its zeros all the same.
-        normalized_qv_adv=moving_average.normalize(outs.qv_adv, adv_ema, eps),
-        normalized_td=moving_average.normalize(outs.td, td_ema, eps, subtract_mean=False),
-    )
-    return outs, adv_ema, td_ema
+    return value_utils.normalized(outs, "td", averages, settings, averaging)

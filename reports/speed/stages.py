@@ -17,6 +17,7 @@ from port.agent import Agent
 from port.fast import network
 from port.fast.disco import FastDisco
 from port.fast.learner import Fast
+from port.value_fns import value_utils
 
 REST = "checks and the rest"
 ORDER = (
@@ -34,13 +35,12 @@ ORDER = (
 PARTS: tuple[tuple[Any, str, str], ...] = (
     (Fast, "unroll", "online forward"),
     (network, "unroll", "target forward"),
-    (FastDisco, "value_outs", "values"),
+    (FastDisco, "q_values", "values"),
+    (value_utils, "value_outs", "values"),
     (FastDisco, "targets", "meta-network"),
     (optimizers, "target_average", "target averaging"),
     (Agent, "loss", "loss"),
-    (optimizers, "adam_sg", "optimiser"),
-    (optimizers, "clip_and_scale", "optimiser"),
-    (optimizers, "apply_updates", "optimiser"),
+    (optimizers, "update", "optimiser"),
     (optimizers, "global_norm", "norms for the logs"),
 )
 
