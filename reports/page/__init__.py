@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import base64
 import importlib
 import importlib.metadata
@@ -11,7 +12,8 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +22,7 @@ from typing import Any, Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from parity.errors import CannotRun, FixtureError, WeightsMissing
 from parity.files import write_atomically
 
 HERE = Path(__file__).resolve().parent
@@ -43,6 +46,7 @@ class Section:
         files: data behind it, names beside the page.
         kind: whether it judges, shows another's work, which is no verdict on the candidate, or was not run.
         badge: the verdict in a word or two; if empty, equal or different.
+        summary: which of the files --json writes as well; if empty, --json writes the verdict.
     """
 
     name: str
@@ -55,6 +59,7 @@ class Section:
     files: list[str] = field(default_factory=list)
     kind: Literal["judged", "beside", "not run"] = "judged"
     badge: str = ""
+    summary: str = ""
 
     @property
     def state(self) -> str:
@@ -177,6 +182,33 @@ def write(sections: Sequence[Section], out: Path) -> Path:
     path = out / "index.html"
     write_atomically(path, html.encode())
     return path
+
+
+def parser(report: str, description: str | None) -> argparse.ArgumentParser:
+    """The command line of a report, with the options that all have; `reports` itself is the one without a name."""
+    made = argparse.ArgumentParser(
+        prog=" ".join(["python -m", ".".join(filter(None, ["reports", report]))]),
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--out", type=Path, default=OUT, metavar="DIR", help="where to write (reports/out)")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write the verdict for machines")
+    return made
+
+
+def publish(report: str, make: Callable[[], Section], args: argparse.Namespace) -> int:
+    """Makes a page of one section, and whatever else the options ask for: 0 equal, 1 different, 2 could not run."""
+    try:
+        section = make()
+    except (CannotRun, FixtureError, WeightsMissing) as error:
+        print(f"reports.{report}: {error}", file=sys.stderr)
+        return 2
+    path = write([section], args.out)
+    if args.json:
+        content = (args.out / section.summary).read_bytes() if section.summary else as_json([section])
+        write_atomically(args.json, content)
+    print(f"{section.verdict}\nThe page is {path}")
+    return 0 if section.is_equal else 1
 
 
 def as_json(sections: Sequence[Section]) -> bytes:

@@ -6,10 +6,8 @@ Example:
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +20,7 @@ from rich.console import Console
 from rich.progress import track
 
 from parity.compare import Row
-from parity.errors import CannotRun, FixtureError, WeightsMissing
+from parity.errors import WeightsMissing
 from parity.files import write_atomically
 from parity.goldens.calibration import layers_done, recorded
 from parity.goldens.check import Outcome, check_layer, disco103, kinds_judged
@@ -224,20 +222,7 @@ def section(implementation_name: str, out: Path) -> page.Section:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 equal, 1 different, 2 could not run."""
-    parser = argparse.ArgumentParser(
-        prog="python -m reports.parity", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = page.parser("parity", __doc__)
     parser.add_argument("--impl", default="port", metavar="NAME", help="implementation to compare (default: port)")
-    parser.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the verdict for machines")
     args = parser.parse_args(arguments)
-    try:
-        made = section(args.impl, args.out)
-    except (CannotRun, FixtureError) as error:
-        print(f"reports.parity: {error}", file=sys.stderr)
-        return 2
-    path = page.write([made], args.out)
-    if args.json:
-        write_atomically(args.json, page.as_json([made]))
-    print(f"{made.verdict}\nThe page is {path}")
-    return 0 if made.is_equal else 1
+    return page.publish("parity", lambda: section(args.impl, args.out), args)
