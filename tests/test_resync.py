@@ -17,7 +17,7 @@ from parity.sigma import Rounding
 from port.adapter.learning import flat_learner_state
 from port.adapter.rules import flat_actor_critic_state
 from reports.lockstep import command, resync, section
-from reports.lockstep.compared import LearnerStep, ResyncedRun
+from reports.lockstep.compared import ComparedRun, LearnerStep
 from reports.lockstep.port_run import PortLoop, agent_for
 from reports.lockstep.verdict import ResyncedGroup, Verdict
 
@@ -68,7 +68,7 @@ def resynced(preset, edits=(), direction=0):
         return original
 
     ref, got, learner_steps = resync.resynced(of, EVERY, edits, begin)
-    return ResyncedRun(preset, of.name, "float64", compare(ref, got), every=EVERY, learner_steps=learner_steps)
+    return ComparedRun(preset, of.name, "float64", compare(ref, got), every=EVERY, learner_steps=learner_steps)
 
 
 def group(one):
@@ -226,21 +226,23 @@ def test_without_the_genuine_original_it_says_so(tmp_path, monkeypatch, capsys):
 
 
 def test_runs_that_have_ended_are_not_repeated(tmp_path, monkeypatch):
-    origin = {"flags": {}}
     of, count = run_spec("actor_critic"), []
+
+    def run(every, edits):
+        return command.run(resync.ResyncPlan([of], every, {}, edits, Workers(0), tmp_path))
 
     def begin(of):
         count.append(of.name)
         return PortAsOriginal(of, first_params(of))
 
     monkeypatch.setattr(resync.resynced, "__defaults__", (begin,))
-    first, again = (resync.run([of], EVERY, (), Workers(0), tmp_path, origin).runs[0] for _ in range(2))
+    first, again = (run(EVERY, ()).runs[0] for _ in range(2))
     assert count == [of.name]
     assert np.array_equal(first.port.loss, again.port.loss, equal_nan=True)
     steps = resynced("actor_critic").learner_steps
     assert list(first.learner_steps) == list(again.learner_steps) == list(steps)
-    resync.run([of], EVERY + 1, (), Workers(0), tmp_path, origin)
-    resync.run([of], EVERY, edits_of(["slower"]), Workers(0), tmp_path, origin)
+    run(EVERY + 1, ())
+    run(EVERY, edits_of(["slower"]))
     assert len(count) == 3
 
 
@@ -254,7 +256,7 @@ def test_the_original_runs_beside_the_port(preset, monkeypatch):
     monkeypatch.setattr(eval_loop, "COMPILER_OPTIONS", known)
     of = run_spec(preset)
     ref, got, learner_steps = resync.resynced(of, EVERY, ())
-    one = ResyncedRun(preset, of.name, "float64", compare(ref, got), every=EVERY, learner_steps=learner_steps)
+    one = ComparedRun(preset, of.name, "float64", compare(ref, got), every=EVERY, learner_steps=learner_steps)
     assert group(one).is_equal, group(one).sentence()
     assert one.port.steps == STEPS
     assert one.port.drift[EVERY - 1] > 0  # two programs, each of which rounds in its own way

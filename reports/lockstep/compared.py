@@ -43,6 +43,8 @@ class ComparedRun:
         wide: in float32, the original's run in float64 against the same trace.
         to_truth: in float32, how far the port is from the original's float64 run, in times of the original's own
             distance in float32; NaN if not known.
+        every: steps from one resynchronisation of the port to the next; 0 where there is none.
+        learner_steps: of a resynchronised run the first of all, and the first after each resynchronisation.
     """
 
     preset: str
@@ -52,6 +54,8 @@ class ComparedRun:
     own: Mapping[str, Comparison] = field(default_factory=dict)
     wide: Comparison | None = None
     to_truth: float = float("nan")
+    every: int = 0
+    learner_steps: Sequence[LearnerStep] = ()
 
     @property
     def own_firsts(self) -> list[float]:
@@ -71,31 +75,10 @@ class ComparedRun:
 
     def check(self) -> None:
         """Raises CannotRun where there is nothing to judge by."""
-        if not self.own:
+        if not self.own and not self.every:
             raise CannotRun(
                 f"{self.name} has no perturbed trace in {self.dtype}; `python -m reference trace --perturbed 1` "
                 "records one."
             )
-        self.check_learned()
-
-    def check_learned(self) -> None:
-        """Raises CannotRun where no learner step was compared."""
         if not self.port.has_learned.any():
             raise CannotRun(f"{self.name}: nothing is learned in {self.port.steps} steps; give --steps more.")
-
-
-@dataclass(frozen=True)
-class ResyncedRun(ComparedRun):
-    """A run in which the port was resynchronised.
-
-    Attributes:
-        every: steps from one time to the next.
-        learner_steps: the first of all, and the first after each time.
-    """
-
-    every: int = 0
-    learner_steps: Sequence[LearnerStep] = ()
-
-    def check(self) -> None:
-        """Raises CannotRun where there is nothing to judge by."""
-        self.check_learned()

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import importlib
 import json
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,10 @@ from safetensors.numpy import save as save_tensors
 
 from parity.compare import Row
 from parity.compare import compare as compare_arrays
-from parity.errors import CannotRun, FixtureError, WeightsMissing
+from parity.errors import CannotRun, FixtureError
 from parity.files import canonical
 from parity.implementation import load
 from parity.layers.spec import Arrays
-from parity.mutants.coverage import source_digest
 from parity.mutants.mutate import Edit, edited
 from parity.runs import runner
 from parity.runs.lockstep import compare
@@ -40,9 +38,8 @@ from parity.runs.trace import Recording, Trace, first_difference, trace_bytes, t
 from parity.sigma import Rounding
 from parity.sketch import reduced
 from parity.tolerance import PRECISIONS
-from reports.lockstep.compared import LearnerStep, ResyncedRun
+from reports.lockstep.compared import ComparedRun, LearnerStep
 from reports.lockstep.port_run import PortLoop
-from reports.lockstep.verdict import Verdict
 
 DTYPE = "float64"  # in float32 two programs diverge within some tens of steps, wherever they begin
 LOGITS = "agent_outs/logits"
@@ -68,37 +65,40 @@ def provenance() -> dict[str, Any]:
     return origin
 
 
-def run(
-    specs: Sequence[RunSpec], every: int, edits: Sequence[Edit], workers: Workers, folder: Path, origin: dict[str, Any]
-) -> Verdict:
-    """Runs all specs in both programs; what is kept from before is read again.
+@dataclass(frozen=True)
+class ResyncPlan:
+    """Runs of both programs, in which the port is resynchronised.
 
-    Args:
+    Attributes:
         specs: of the runs.
         every: steps from one resynchronisation to the next.
+        origin: provenance of the original, as `provenance` gives it.
         edits: changes to the port.
         workers: where jobs run.
-        folder: for runs that have ended.
-        origin: provenance of the original, as `provenance` gives it.
+        folder: for runs that have ended, so that none is repeated.
     """
-    started, skipped, jobs = time.perf_counter(), dict[str, str](), list[Job]()
-    sources = [source_digest(package) for package in runner.PACKAGES]
-    for spec in specs:
-        try:
-            weights = spec.meta_params()
-        except WeightsMissing as error:
-            skipped[spec.name] = str(error)
-            continue
-        settings = canonical([spec.as_json(), origin, every, torch.__version__, [str(edit) for edit in edits]])
-        key = runner.key(*sources, settings, *(weights[name] for name in sorted(weights)))
-        path = folder / f"{spec.name}.resync{every}.{key}.safetensors"
-        jobs.append(Job(spec.name, run_and_pack, (spec, every, edits), spec.num_steps, path, spec.seconds))
-    if not jobs:
-        raise CannotRun("; ".join(skipped.values()))
-    results = runner.run_all(jobs, replace(workers, environment=origin["flags"]), "resynchronised runs")
-    runs = [unpack(job.arguments[0], every, content) for job, content in results]
-    runs.sort(key=lambda one: [job.name for job in jobs].index(one.name))
-    return Verdict(runs, skipped, time.perf_counter() - started)
+
+    specs: Sequence[RunSpec]
+    every: int
+    origin: dict[str, Any]
+    edits: tuple[Edit, ...]
+    workers: Workers
+    folder: Path
+
+    def jobs(self, spec: RunSpec) -> list[Job]:
+        """The run of both programs."""
+        weights, edits = spec.meta_params(), [str(edit) for edit in self.edits]
+        settings = canonical([spec.as_json(), self.origin, self.every, torch.__version__, edits])
+        key = runner.key(runner.loaded_code(), settings, *(weights[name] for name in sorted(weights)))
+        path = self.folder / f"{spec.name}.resync{self.every}.{key}.safetensors"
+        return [Job(spec.name, run_and_pack, (spec, self.every, self.edits), spec.num_steps, path, spec.seconds)]
+
+    def compared(self, job: Job, content: bytes) -> ComparedRun:
+        """What `run_and_pack` packed, compared."""
+        spec, parts = job.arguments[0], {name: array.tobytes() for name, array in load_tensors(content).items()}
+        ref, got = (trace_from(parts[name], spec, DTYPE) for name in ("ref", "got"))
+        steps = [LearnerStep(*step) for step in json.loads(parts["learner_steps"])]
+        return ComparedRun(spec.preset, spec.name, DTYPE, compare(ref, got), every=self.every, learner_steps=steps)
 
 
 def run_and_pack(spec: RunSpec, every: int, edits: Sequence[Edit]) -> bytes:
@@ -107,14 +107,6 @@ def run_and_pack(spec: RunSpec, every: int, edits: Sequence[Edit]) -> bytes:
     steps = np.frombuffer(json.dumps(learner_steps).encode(), np.uint8)
     traces = {name: np.frombuffer(trace_bytes(trace), np.uint8) for name, trace in (("ref", ref), ("got", got))}
     return save_tensors({**traces, "learner_steps": steps})
-
-
-def unpack(spec: RunSpec, every: int, content: bytes) -> ResyncedRun:
-    """What `run_and_pack` packed, compared."""
-    parts = {name: array.tobytes() for name, array in load_tensors(content).items()}
-    ref, got = (trace_from(parts[name], spec, DTYPE) for name in ("ref", "got"))
-    learner_steps = [LearnerStep(*step) for step in json.loads(parts["learner_steps"])]
-    return ResyncedRun(spec.preset, spec.name, DTYPE, compare(ref, got), every=every, learner_steps=learner_steps)
 
 
 class OriginalRun:

@@ -18,7 +18,6 @@ from reports.lockstep.verdict import DRIFT_LIMIT, Group, Verdict, in_words
 
 TITLE = "In lockstep with the original"
 BLUE, ORANGE, GREEN = "#2a78d6", "#d97a1f", "#2e8b57"
-RECORDED_WITH = ("jax", "dm-haiku", "rlax", "distrax", "optax")
 WEIGHTS = {
     "disco103": "Disco103 (sha256 verified)",
     "bundled": "the bundled rule, meta-trained here",
@@ -41,14 +40,10 @@ def table(runs: Sequence[ComparedRun]) -> pd.DataFrame:
         others = one.own if one.wide is None else {**one.own, "in float64": one.wide}
         for label, other in others.items():
             name = f"own_{label.replace(' ', '_')}"
-            columns[f"{name}_loss_difference"] = _padded(other.loss, one.port.steps)
-            columns[f"{name}_drift"] = _padded(other.drift, one.port.steps)
-        parts.append(pd.DataFrame(columns))
+            columns[f"{name}_loss_difference"] = pd.Series(other.loss)  # may have another number of steps
+            columns[f"{name}_drift"] = pd.Series(other.drift)
+        parts.append(pd.DataFrame(columns, index=range(one.port.steps)))
     return pd.concat(parts, ignore_index=True)
-
-
-def _padded(values: np.ndarray, steps: int) -> np.ndarray:
-    return np.pad(values[:steps].astype(float), (0, max(0, steps - len(values))), constant_values=np.nan)
 
 
 def figure(groups: list[Group]) -> Figure:
@@ -145,19 +140,6 @@ def summary(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _provenance(verdict: Verdict, origin: Mapping[str, Any], is_live: bool) -> list[tuple[str, str]]:
-    how = "run here for this report" if is_live else "from recorded traces"
-    presets = dict.fromkeys(one.preset for one in verdict.runs)
-    versions = origin["packages"]
-    packages = ", ".join(f"{name} {versions[name]}" for name in RECORDED_WITH if name in versions)
-    return [
-        ("candidate", "the port, in a closed loop of its own"),
-        ("reference", f"the original, {how}: {origin['original']['repository']} at {origin['original']['commit']}"),
-        ("recorded with", packages),
-        ("weights", ", ".join(WEIGHTS.get(name, name) for name in presets)),
-    ]
-
-
 def section_of(
     verdict: Verdict, origin: Mapping[str, Any], command: str, out: Path, is_live: bool = False
 ) -> page.Section:
@@ -170,6 +152,7 @@ def section_of(
         out: folder for the files.
         is_live: whether the original ran for this report.
     """
+    how = "run here for this report" if is_live else "from recorded traces"
     drawing = figure(verdict.groups)
     out.mkdir(parents=True, exist_ok=True)
     drawing.savefig(out / "lockstep.png", dpi=130)
@@ -190,7 +173,12 @@ def section_of(
             image=page.picture(drawing),
             in_words=in_words,
         ),
-        provenance=_provenance(verdict, origin, is_live),
+        provenance=[
+            ("candidate", "the port, in a closed loop of its own"),
+            *page.recorded_from(f"the original, {how}", origin),
+            ("weights", ", ".join(WEIGHTS[name] for name in dict.fromkeys(one.preset for one in verdict.runs))),
+        ],
         files=["lockstep.csv", "lockstep.json", "lockstep.png"],
         badge="in lockstep" if verdict.is_equal else "different",
+        summary="lockstep.json",
     )

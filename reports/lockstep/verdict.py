@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 from scipy.stats import mannwhitneyu
 
-from reports.lockstep.compared import ComparedRun, LearnerStep, ResyncedRun
+from reports.lockstep.compared import ComparedRun, LearnerStep
 
 DRIFT_LIMIT = 20.0  # times the original's own
 # Of the step at which the original diverges from itself. What grows to a different action in half the time was about
@@ -98,12 +98,12 @@ class Group:
     @property
     def every(self) -> int:
         """Steps from one resynchronisation to the next; 0 where there is none."""
-        return 0
+        return max(run.every for run in self.runs)
 
     @property
     def learner_steps(self) -> list[LearnerStep]:
         """Those that were compared, over all runs."""
-        return []
+        return [step for run in self.runs for step in run.learner_steps]
 
     @property
     def actions(self) -> int:
@@ -149,23 +149,9 @@ class ResyncedGroup(Group):
     """Resynchronised runs of one preset."""
 
     @property
-    def _resynced(self) -> list[ResyncedRun]:
-        return [run for run in self.runs if isinstance(run, ResyncedRun)]
-
-    @property
-    def every(self) -> int:
-        """Steps from one resynchronisation to the next."""
-        return max(run.every for run in self._resynced)
-
-    @property
     def acts_alike(self) -> bool:
         """Whether no action differs."""
         return bool(np.isinf([run.port.first_step for run in self.runs]).all())
-
-    @property
-    def learner_steps(self) -> list[LearnerStep]:
-        """Those that were compared, over all runs."""
-        return [step for run in self._resynced for step in run.learner_steps]
 
     @property
     def worst_learner_step(self) -> LearnerStep | None:
@@ -175,25 +161,20 @@ class ResyncedGroup(Group):
     @property
     def is_equal(self) -> bool:
         """The verdict."""
-        compared = all(run.learner_steps and all(step.is_equal for step in run.learner_steps) for run in self._resynced)
-        return self.acts_alike and compared
+        is_compared = all(run.learner_steps for run in self.runs)
+        return self.acts_alike and is_compared and all(step.is_equal for step in self.learner_steps)
 
     def _why(self) -> str:
         """What the verdict goes by."""
-        return (
-            f"resynchronised every {self.every} steps; {self._of_learner_steps()}; the parameters drifted by at most "
-            f"{self.worst_drift:.1e} before the next time"
-        )
-
-    def _of_learner_steps(self) -> str:
-        worst = self.worst_learner_step
-        if worst is None:
-            return "no learner step was compared"
-        return (
-            f"of {len(self.learner_steps)} learner steps from the same state the worst is at step {worst.step}: "
-            f"{worst.tensor} is off by {worst.error:.1e} of its scale, {worst.sigmas:.2g} sigmas, {worst.share:.2g} of "
-            "its tolerance"
-        )
+        worst, steps = self.worst_learner_step, "no learner step was compared"
+        if worst is not None:
+            steps = (
+                f"of {len(self.learner_steps)} learner steps from the same state the worst is at step {worst.step}: "
+                f"{worst.tensor} is off by {worst.error:.1e} of its scale, {worst.sigmas:.2g} sigmas, "
+                f"{worst.share:.2g} of its tolerance"
+            )
+        drift = f"the parameters drifted by at most {self.worst_drift:.1e} before the next time"
+        return f"resynchronised every {self.every} steps; {steps}; {drift}"
 
 
 @dataclass(frozen=True)
@@ -214,8 +195,7 @@ class Verdict:
         by_key: dict[tuple[str, str], list[ComparedRun]] = {}
         for run in self.runs:
             by_key.setdefault((run.preset, run.dtype), []).append(run)
-        is_resynced = any(isinstance(run, ResyncedRun) for run in self.runs)
-        return [(ResyncedGroup if is_resynced else Group)(*key, runs) for key, runs in by_key.items()]
+        return [(ResyncedGroup if runs[0].every else Group)(*key, runs) for key, runs in by_key.items()]
 
     @property
     def is_equal(self) -> bool:

@@ -13,7 +13,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,6 +77,20 @@ class Section:
     def label(self) -> str:
         """The word on its badge."""
         return self.badge or LABELS[self.state]
+
+
+def recorded_from(how: str, origin: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Which original was recorded, and with which packages, for the provenance of a section.
+
+    Args:
+        how: the original was, or what of it.
+        origin: the provenance in a manifest.
+    """
+    original, packages = origin["original"], origin["packages"]
+    return [
+        ("reference", f"{how}: {original['repository']} at {original['commit']}"),
+        ("recorded with", ", ".join(f"{name} {version}" for name, version in packages.items())),
+    ]
 
 
 def not_run(name: str, title: str, command: str, reason: str) -> Section:
