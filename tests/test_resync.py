@@ -14,11 +14,9 @@ from parity.runs import spec, trace
 from parity.runs.lockstep import compare
 from parity.runs.runner import Workers
 from parity.sigma import Rounding
-from port.adapter.learning import flat_learner_state
-from port.adapter.rules import flat_actor_critic_state
 from reports.lockstep import command, resync, section
 from reports.lockstep.compared import ComparedRun, LearnerStep
-from reports.lockstep.port_run import PortLoop, agent_for
+from reports.lockstep.port_run import PortLoop, adapter
 from reports.lockstep.verdict import ResyncedGroup, Verdict
 
 EVERY, STEPS = 6, 20
@@ -32,7 +30,7 @@ def run_spec(preset):
 
 
 def first_params(of):
-    agent = agent_for(of)
+    agent = adapter(of.rule)[0](of.settings)
     state = agent.initial_learner_state(torch.Generator().manual_seed(of.seed), torch.float32)
     return importlib.import_module("port.weights").agent_params_to_original(state.params, agent.config)
 
@@ -47,10 +45,9 @@ class PortAsOriginal:
         return Rounding()  # the port beside itself rounds alike
 
     def steps(self):
-        flat = flat_learner_state if self.of.rule == "disco" else flat_actor_critic_state
         for _ in range(self.of.loop.num_steps):
             report = self.loop.loop.step()
-            self.learner = {name: x.numpy() for name, x in flat(report.state, self.of.settings).items()}
+            self.learner = self.loop.learner
             rollout = {"actions": report.rollout.actions.numpy(), "logits": report.rollout.agent_outs["logits"].numpy()}
             params = {name[7:]: x for name, x in self.learner.items() if name.startswith("params/")}
             yield SimpleNamespace(rollout=rollout, noise=self.loop.noise.last, logs=report.logs, params=params)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ class Panel:
 
     spec: RunSpec
     ref: Mapping[int, Curve]
-    groups: Sequence[Group]
+    groups: list[Group]
 
     def everyone(self) -> list[tuple[str, Mapping[int, Curve]]]:
         """All runs by implementation, the original's first."""
@@ -109,7 +109,7 @@ def summary(panels: Sequence[Panel]) -> dict[str, Any]:
                         "verdict": group.verdict.state,
                         "words": group.verdict.words,
                         **_numbers(group.curves),
-                        "comparisons": [c.as_json() for c in group.verdict.comparisons.values()],
+                        "comparisons": [asdict(c) for c in group.verdict.comparisons.values()],
                     }
                     for group in panel.groups
                 },

@@ -11,7 +11,7 @@ is told, from the spread that was seen.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -75,10 +75,6 @@ class Comparison:
     detectable: float | None = None
     censored: int = 0
     censored_ref: int = 0
-
-    def as_json(self) -> dict[str, Any]:
-        """For machines."""
-        return asdict(self)
 
 
 def pooled(x: np.ndarray, y: np.ndarray) -> float:

@@ -42,13 +42,8 @@ from reports.lockstep.compared import ComparedRun, LearnerStep
 from reports.lockstep.port_run import PortLoop
 
 DTYPE = "float64"  # in float32 two programs diverge within some tens of steps, wherever they begin
-LOGITS = "agent_outs/logits"
 _BITS = (PRECISIONS[DTYPE],)
 LAYERS = {"disco": "agent/learner_step", "actor_critic": "agent/actor_critic_step"}
-ADAPTERS = {  # rule -> module of the port's adapter, and its functions from the flat state of a learner and to it
-    "disco": ("learning", "learner_state", "flat_learner_state"),
-    "actor_critic": ("rules", "actor_critic_state", "flat_actor_critic_state"),
-}
 
 
 def provenance() -> dict[str, Any]:
@@ -168,7 +163,8 @@ def resynced(
         is_same_state = True
         for step in original.steps():
             actions, scores = port.step(got)
-            _check_noise(spec, len(ref), step.noise, port.noise.last)
+            if not np.array_equal(step.noise, port.noise.last):
+                raise FixtureError(f"{spec.name}: the noise of step {len(ref)} is not the same on both sides.")
             ref.add(step.rollout["actions"], scores, step.noise, step.logs, step.params)
             acted_logits.append(step.rollout["logits"])
             runner.report_step(len(ref))
@@ -176,31 +172,12 @@ def resynced(
             if first is not None:
                 break
             if is_same_state and step.logs:
-                pair = original.learner, port_state(port, spec)
-                compared.append(compare_learners(len(ref), spec, *pair, original.rounding()))
+                compared.append(compare_learners(len(ref), spec, original.learner, port.learner, original.rounding()))
                 is_same_state = False
             if len(ref) % every == 0:
-                resynchronise(port, spec, original.learner, np.concatenate(acted_logits, axis=1))
+                port.resynchronise(original.learner, np.concatenate(acted_logits, axis=1))
                 is_same_state = True
     return ref.trace(), replace(got.trace(), first=first), compared
-
-
-def _check_noise(spec: RunSpec, step: int, ref: np.ndarray, got: np.ndarray) -> None:
-    if not np.array_equal(ref, got):
-        raise FixtureError(f"{spec.name}: the noise of step {step} is not the same on both sides.")
-
-
-def _adapter(spec: RunSpec) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The port's functions from a flat learner's state to its own, and back."""
-    module, *names = ADAPTERS[spec.rule]
-    make, flatten = (getattr(importlib.import_module(f"port.adapter.{module}"), name) for name in names)
-    return make, flatten
-
-
-def port_state(port: PortLoop, spec: RunSpec) -> Arrays:
-    """The port's learner, flat, by the names of the learner step's layer."""
-    _, flatten = _adapter(spec)
-    return {name: x.numpy() for name, x in flatten(port.loop.state, spec.settings).items()}
 
 
 def compare_learners(step: int, spec: RunSpec, ref: Arrays, got: Arrays, rounding: Rounding) -> LearnerStep:
@@ -219,22 +196,3 @@ def _row(spec: RunSpec, name: str, ref: np.ndarray, got: np.ndarray, rounding: R
     sigma = rounding.sigmas["value"].get(name, {}).get(bits, np.zeros(truth.shape))
     others = rounding.alternatives.get(name, {}).get(bits)
     return compare_arrays((LAYERS[spec.rule], spec.name, name), "value", DTYPE, truth, got, sigma, ref.shape, others)
-
-
-def resynchronise(port: PortLoop, spec: RunSpec, learner: Arrays, logits: np.ndarray) -> None:
-    """Puts the port where the original is.
-
-    Args:
-        port: its run.
-        spec: of the run.
-        learner: the original's, flat, by the names of the learner step's layer.
-        logits: [L, N, A], by which all N trajectories so far were acted there.
-    """
-    state_of, _ = _adapter(spec)
-    port.loop.state = state_of({name: torch.tensor(np.asarray(x)) for name, x in learner.items()}, spec.settings)
-    columns, rest = port.loop.buffer.save()
-    N = logits.shape[1]
-    numbers = np.arange(N - len(port.loop.buffer), N)  # of the trajectories that are in the buffer
-    places = torch.from_numpy(numbers % spec.loop.capacity)
-    replaced = columns[LOGITS].clone().index_copy_(1, places, torch.from_numpy(logits[:, numbers]))
-    port.loop.buffer.restore({**columns, LOGITS: replaced}, rest)

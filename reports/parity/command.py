@@ -35,7 +35,6 @@ from reports.parity import sigmas
 TITLE = "Layer by layer"
 COLOURS = dict(zip(COLUMNS, ("#2a78d6", "#7a4fc4", "#d97a1f", "#2e8b57"), strict=True))
 LABELS = {(kind, dtype): f"{'VJPs' if kind == 'vjp' else 'values'}, {dtype}" for kind, dtype in COLUMNS}
-RECORDED_WITH = ("jax", "dm-haiku", "rlax", "distrax", "optax")
 FURTHEST = C + 2.0  # sigmas: where the picture ends; what is off by more stands there
 
 
@@ -182,7 +181,6 @@ def section(implementation_name: str, out: Path) -> page.Section:
     drawings = {"parity.png": figure(summaries, allowed), "calibration.png": sigmas.figure(series)}
     layers = pd.DataFrame(layer_rows(summaries, allowed))
     tables = {"parity_layers.csv": layers, "calibration.csv": sigmas.table(series)}
-    original, packages = store.manifest["original"], store.manifest["packages"]
     body = page.render(
         "parity.html.j2",
         summaries=summaries,
@@ -211,9 +209,8 @@ def section(implementation_name: str, out: Path) -> page.Section:
         body=body,
         provenance=[
             ("candidate", f"{implementation.name} ({implementation.description})"),
-            ("reference", f"the original, recorded: {original['repository']} at {original['commit']}"),
+            *page.recorded_from("the original, recorded", store.manifest),
             ("layers", notebooks_in_words(store.layers())),
-            ("recorded with", ", ".join(f"{name} {packages[name]}" for name in RECORDED_WITH)),
             ("weights", weights_in_words(outcome)),
         ],
         files=write_data(outcome.rows, tables, drawings, out),

@@ -6,7 +6,7 @@ Where two implementations differ by rounding alone, chance gives this distributi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -22,20 +22,16 @@ BY_CHANCE = "expected by chance"
 
 
 @dataclass
-class Series:
+class Series(Held):
     """How the errors of one program are distributed in one precision, values and VJPs together.
 
     Attributes:
         program: whose errors they are.
         dtype: in which precision.
-        largest: the C that the worst element would need.
-        counts: elements in each bin of a quarter sigma; the last bin is open.
     """
 
-    program: str
-    dtype: str
-    largest: float = 0.0
-    counts: list[int] = field(default_factory=lambda: [0] * NUM_BINS)
+    program: str = ""
+    dtype: str = ""
 
     @property
     def elements(self) -> int:
@@ -57,9 +53,7 @@ def of_held(held: Mapping[str, Held]) -> list[Series]:
     found: dict[tuple[str, str], Series] = {}
     for name, one in held.items():
         way, dtype, _ = name.rsplit(", ", 2)
-        series = found.setdefault((way, dtype), Series(way, dtype))
-        series.largest = max(series.largest, one.largest)
-        series.counts = [a + b for a, b in zip(series.counts, one.counts, strict=True)]
+        found.setdefault((way, dtype), Series(program=way, dtype=dtype)).merge(one)
     return list(found.values())
 
 
