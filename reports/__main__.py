@@ -24,7 +24,7 @@ from reports import page
 SECTIONS = ("parity", "lockstep", "catch_curves", "bugs", "audit", "speed")
 
 
-def made(report: str, implementation_name: str, out: Path) -> page.Section:
+def make_section(report: str, implementation_name: str, out: Path) -> page.Section:
     """The section that a report makes, or in its place a sentence that says why it could not run; prints the time."""
     started, reason, full_name = time.monotonic(), "", f"reports.{report}.command"
     try:
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CannotRun as error:
         print(f"reports: {error}", file=sys.stderr)
         return 2
-    sections = [made(name, args.impl, args.out) for name in SECTIONS]
+    sections = [make_section(name, args.impl, args.out) for name in SECTIONS]
     path = page.write(sections, args.out)
     if args.json:
         write_atomically(args.json, page.as_json(sections))

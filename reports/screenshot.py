@@ -23,15 +23,15 @@ PNG = page.HERE.parent / "screenshot.png"
 SIZES = {"desk": (1200, 900), "phone": (390, 844)}
 
 
-def taken(path: Path, scheme: str) -> tuple[bytes, list[str]]:
+def take(path: Path, scheme: str) -> tuple[bytes, list[str]]:
     """The picture of a page's top, and what is wrong with the page at every size."""
-    found, picture = list[str](), b""
+    faults, picture = list[str](), b""
     with browser.started() as chromium:
         for name, (width, height) in SIZES.items():
             with browser.visit(chromium, path, width, height, scheme) as visit:
-                found += [f"{name}: {fault}" for fault in visit.faults()]
+                faults += [f"{name}: {fault}" for fault in visit.faults()]
                 picture = picture or visit.page.screenshot()
-    return picture, found
+    return picture, faults
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     """Takes the picture and prints what is broken."""
     if not args.page.is_file():
         raise CannotRun(f"There is no page {args.page}; `make report` makes one.")
-    picture, faults = taken(args.page, args.scheme)
+    picture, faults = take(args.page, args.scheme)
     write_atomically(args.png, picture)
     write_json(args.json, faults)
     for fault in faults:

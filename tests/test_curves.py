@@ -260,12 +260,12 @@ def test_a_preset_with_another_number_of_steps_is_the_same_but_for_them():
         spec.preset("embedded")
 
 
-def test_mistakes_are_planted_in_the_port_only():
+def test_mutants_are_of_the_port_only():
     assert learners.learner("port+slower").name == "port"
-    with pytest.raises(CannotRun, match="in the port only"):
-        learners.implementation("standin+slower")
+    with pytest.raises(CannotRun, match="of the port only"):
+        learners.learner("standin+slower")
     with pytest.raises(CannotRun, match="No mistake is called 'no_such'"):
-        learners.implementation("port+no_such")
+        learners.learner("port+no_such")
 
 
 # The port

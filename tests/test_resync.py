@@ -15,9 +15,8 @@ from parity.runs.lockstep import compare
 from parity.runs.runner import Workers
 from parity.sigma import Rounding
 from reports.lockstep import command, resync, section
-from reports.lockstep.compared import ComparedRun, LearnerStep
 from reports.lockstep.port_run import PortLoop, adapter
-from reports.lockstep.verdict import ResyncedGroup, Verdict
+from reports.lockstep.verdict import ComparedRun, LearnerStep, ResyncedGroup, Verdict
 
 EVERY, STEPS = 6, 20
 SMALL = {"batch_size": 4, "rollout_length": 9, "replay_ratio": 2, "capacity": 7, "rows": 5, "columns": 4}
@@ -128,7 +127,7 @@ def test_a_learner_step_that_is_off_or_was_not_compared_is_not_equal_in_whicheve
 
 def test_nothing_learned_cannot_be_judged():
     one = resynced("actor_critic")
-    still = _with(one, port=_with(one.port, has_learned=np.zeros_like(one.port.has_learned)))
+    still = _with(one, port=_with(one.port, loss=np.full_like(one.port.loss, np.nan)))
     with pytest.raises(CannotRun, match="nothing is learned"):
         Verdict([still], {}, 0.0)
 

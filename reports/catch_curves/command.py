@@ -130,7 +130,7 @@ def compare(runs: Sequence[TrainingRun], recorded: Recorded, folder: Path, worke
     return list(panels.values())
 
 
-def what_the_audit_found(out: Path) -> list[str]:
+def audit_in_words(out: Path) -> list[str]:
     """On the layers of disco-torch, as `reports.audit` wrote it beside the page; where it has not run, that it can."""
     try:
         newest = json.loads((out / "audit.json").read_text(encoding="utf-8"))[-1]
@@ -150,7 +150,7 @@ def overall(states: Sequence[str]) -> tuple[bool, str]:
     return True, "equivalent" if alike == len(states) else f"equivalent in {alike} of {len(states)}"
 
 
-def made_section(panels: list[Panel], name: str, recorded: Recorded, command: str, out: Path) -> page.Section:
+def make_section(panels: list[Panel], name: str, recorded: Recorded, command: str, out: Path) -> page.Section:
     """The section of the page, and the files beside it."""
     drawing, table = figures.figure(panels), figures.rows(panels).to_csv(index=False, float_format="%.6g")
     image = page.picture(drawing)
@@ -167,7 +167,7 @@ def made_section(panels: list[Panel], name: str, recorded: Recorded, command: st
         image=image,
         measures=metrics.MEASURES,
         power={panel.spec.preset: figures.power_rows(list(panel.ref.values())) for panel in panels},
-        audit=what_the_audit_found(out) if is_beside else [],
+        audit=audit_in_words(out) if is_beside else [],
     )
     return page.Section(
         name="curves",
@@ -210,29 +210,31 @@ def section(implementation_name: str, out: Path, plan: Plan = DEFAULT) -> page.S
         return page.Section("curves", TITLE, verdict, True, command, body, kind="not run")
     recorded = Recorded()
     runs = runs_of([implementation_name], available(plan, recorded), shown_beside([implementation_name]))
-    return made_section(compare(runs, recorded, out / "runs", Workers()), implementation_name, recorded, command, out)
+    return make_section(compare(runs, recorded, out / "runs", Workers()), implementation_name, recorded, command, out)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = page.parser("catch_curves", __doc__)
-    made.add_argument(
+    options = page.parser("catch_curves", __doc__)
+    options.add_argument(
         "--impl",
         action="append",
         metavar="NAME",
-        help="who learns; may be given again, the first is judged (default: port)",
+        help="implementation that learns; may be repeated, the first is judged (default: port)",
     )
-    length = made.add_mutually_exclusive_group()
+    length = options.add_mutually_exclusive_group()
     length.add_argument("--quick", action="store_true", help="within 2 minutes on 2 cores")
     length.add_argument("--full", action="store_true", help="as many seeds as recorded; an hour with Disco103")
     chosen: dict[str, Any] = {"nargs": "+", "choices": PRESETS, "metavar": "NAME", "type": new_name}
-    made.add_argument("--presets", **chosen, help=f"only these: {', '.join(PRESETS)}")
-    made.add_argument("--settings", dest="presets", **chosen, help=argparse.SUPPRESS)
-    made.add_argument("--seeds", type=int, metavar="N", help="seeds 0 to N-1 for everyone")
-    made.add_argument("--steps", type=int, metavar="N", help="cut runs short; the original's are cut as well")
-    Workers.add_arguments(made)
-    made.add_argument("--recorded", type=Path, default=curves.FOLDER, metavar="DIR", help="(default: fixtures/curves)")
-    return made
+    options.add_argument("--presets", **chosen, help=f"only these: {', '.join(PRESETS)}")
+    options.add_argument("--settings", dest="presets", **chosen, help=argparse.SUPPRESS)
+    options.add_argument("--seeds", type=int, metavar="N", help="seeds 0 to N-1 for everyone")
+    options.add_argument("--steps", type=int, metavar="N", help="cut runs short; the original's are cut as well")
+    Workers.add_arguments(options)
+    options.add_argument(
+        "--recorded", type=Path, default=curves.FOLDER, metavar="DIR", help="(default: fixtures/curves)"
+    )
+    return options
 
 
 def chosen_plan(args: argparse.Namespace) -> Plan:
@@ -260,11 +262,11 @@ def run(args: argparse.Namespace, command: str) -> page.Section:
     for panel in panels:
         for group in panel.groups:
             print(f"{panel.spec.title}, {group.name}: {group.verdict.words}")
-    return made_section(panels, names[0], recorded, command, args.out)
+    return make_section(panels, names[0], recorded, command, args.out)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 equivalent, 1 different (or undecided with every preset), 2 could not run."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    args = parser().parse_args(given)
-    return page.publish("catch_curves", lambda: run(args, " ".join(["python -m reports.catch_curves", *given])), args)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    args = parser().parse_args(words)
+    return page.publish("catch_curves", lambda: run(args, " ".join(["python -m reports.catch_curves", *words])), args)

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from parity.runs.curves import Curve
 from parity.runs.spec import RunSpec
+from reports import page
 from reports.catch_curves import metrics, power, statistics
 from reports.catch_curves.metrics import MEASURES, MISSED
 from reports.catch_curves.power import ALPHA, FEWEST, POWER
@@ -86,11 +87,8 @@ def power_rows(ref: Sequence[Curve]) -> list[dict[str, Any]]:
 
 def _numbers(curves: Mapping[int, Curve]) -> dict[str, Any]:
     """Each measure of each run, in the order of the seeds; None for a time never reached."""
-    found = metrics.measured(list(curves.values()))
-    return {
-        "seeds": list(curves),
-        **{name: [float(x) if math.isfinite(x) else None for x in values] for name, values in found.items()},
-    }
+    measures = metrics.measured(list(curves.values()))
+    return {"seeds": list(curves), **{name: page.finite(values.tolist()) for name, values in measures.items()}}
 
 
 def summary(panels: Sequence[Panel]) -> dict[str, Any]:

@@ -41,11 +41,10 @@ from parity.runs.trace import Trace, trace_bytes, trace_from
 from parity.runs.trace_store import TRACES, TraceStore
 from reports import page
 from reports.lockstep import port_run, resync
-from reports.lockstep.compared import ComparedRun
 from reports.lockstep.resync import ResyncPlan
 from reports.lockstep.section import TITLE as TITLE
 from reports.lockstep.section import section_of
-from reports.lockstep.verdict import Verdict
+from reports.lockstep.verdict import ComparedRun, Verdict
 
 QUICK = {"disco103": 60, "bundled": 300}  # steps at most, by preset; actor-critic has 120
 DTYPES = ("float64", "float32")
@@ -61,7 +60,7 @@ class Plan:
         presets: of the runs; none means all.
         seeds: of the runs; none means all.
         dtypes: to compute in.
-        steps: at most, of each run, by its preset; as many as its trace has where nothing is said.
+        steps: at most, of each run, by its preset; as many as its trace has by default.
         edits: changes to the port.
         workers: where jobs run.
         folder: for runs that have ended, so that none is repeated.

@@ -38,8 +38,8 @@ from parity.runs.trace import Recording, Trace, first_difference, trace_bytes, t
 from parity.sigma import Rounding
 from parity.sketch import reduced
 from parity.tolerance import PRECISIONS
-from reports.lockstep.compared import ComparedRun, LearnerStep
 from reports.lockstep.port_run import PortLoop
+from reports.lockstep.verdict import ComparedRun, LearnerStep
 
 DTYPE = "float64"  # in float32 two programs diverge within some tens of steps, wherever they begin
 _BITS = (PRECISIONS[DTYPE],)
@@ -185,14 +185,13 @@ def compare_learners(step: int, spec: RunSpec, ref: Arrays, got: Arrays, roundin
     if ref.keys() != got.keys():
         odd = ", ".join(sorted(ref.keys() ^ got.keys()))
         raise CannotRun(f"After {step} steps only one of the port and the original has this in its state: {odd}.")
-    rows = [_row(spec, name, np.asarray(ref[name]), got[name], rounding) for name in ref]
+    rows, (bits,) = list[Row](), _BITS
+    for name, exact in ref.items():
+        truth = reduced(np.asarray(exact))
+        sigma = rounding.sigmas["value"].get(name, {}).get(bits, np.zeros(truth.shape))
+        others = rounding.alternatives.get(name, {}).get(bits)
+        where = (LAYERS[spec.rule], spec.name, name)
+        rows.append(compare_arrays(where, "value", DTYPE, truth, got[name], sigma, np.shape(exact), others))
     worst = max(rows, key=lambda row: row.ratio)
     is_equal = all(row.equal for row in rows)
     return LearnerStep(step, worst.output, worst.max_rel, worst.sigmas, worst.ratio, is_equal)
-
-
-def _row(spec: RunSpec, name: str, ref: np.ndarray, got: np.ndarray, rounding: Rounding) -> Row:
-    truth, (bits,) = reduced(ref), _BITS
-    sigma = rounding.sigmas["value"].get(name, {}).get(bits, np.zeros(truth.shape))
-    others = rounding.alternatives.get(name, {}).get(bits)
-    return compare_arrays((LAYERS[spec.rule], spec.name, name), "value", DTYPE, truth, got, sigma, ref.shape, others)

@@ -8,6 +8,7 @@ import importlib
 import importlib.metadata
 import io
 import json
+import math
 import os
 import platform
 import re
@@ -114,27 +115,42 @@ def in_one_line(sections: Sequence[Section]) -> tuple[str, str]:
     return state, f"{count} good: no difference from the original was found.{missing}"
 
 
-def environment() -> Environment:
-    """Templates of this folder; a name that is not given is an error."""
-    made = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters["with_code"] = with_code
-    return made
-
-
 def with_code(text: str) -> Markup:
     """A sentence as HTML; what stands in backticks as code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
+TEMPLATES = Environment(
+    loader=FileSystemLoader(HERE / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+TEMPLATES.filters["with_code"] = with_code
+
+
 def render(template: str, **values: Any) -> Markup:
-    """A template filled in."""
-    return Markup(environment().get_template(template).render(**values))
+    """A template filled in; a name that it lacks is an error."""
+    return Markup(TEMPLATES.get_template(template).render(**values))
+
+
+def finite(value: Any) -> Any:
+    """A value as JSON has it, all the way down: named tuples as dicts, numbers that are not finite as None."""
+    if isinstance(value, dict):
+        return {name: finite(x) for name, x in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return finite(value._asdict())
+    if isinstance(value, list | tuple):
+        return [finite(x) for x in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def add_legend(figure: Any, ncols: int) -> None:
+    """One legend for all panels of a figure, below them."""
+    labelled = [axes.get_legend_handles_labels() for axes in figure.axes]
+    lines = {label: line for handles, labels in labelled for line, label in zip(handles, labels, strict=True)}
+    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=ncols, frameon=False, fontsize=8)
 
 
 def picture(figure: Any) -> str:
@@ -146,8 +162,7 @@ def picture(figure: Any) -> str:
 
 def reference_in_words() -> str:
     """Which original is on this machine."""
-    identity = importlib.import_module("reference.identity")
-    return str(identity.describe())
+    return str(importlib.import_module("reference.identity").describe())
 
 
 def project_in_words() -> str:
@@ -169,9 +184,9 @@ def project_in_words() -> str:
 
 def versions() -> list[tuple[str, str]]:
     """Versions of what computed, where and when."""
-    found = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "numpy", "scipy")]
+    packages = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "numpy", "scipy")]
     return [
-        ("versions here", ", ".join([f"Python {platform.python_version()}", *found])),
+        ("versions here", ", ".join([f"Python {platform.python_version()}", *packages])),
         ("installed", reference_in_words()),
         ("this project", project_in_words()),
         ("made", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, on {os.cpu_count()} cores of {platform.machine()}"),
@@ -180,12 +195,12 @@ def versions() -> list[tuple[str, str]]:
 
 def compared(sections: Sequence[Section]) -> list[tuple[str, str]]:
     """What was compared with what: of each label what the first section that judges says."""
-    found: dict[str, str] = {}
+    text_of: dict[str, str] = {}
     for section in sorted(sections, key=lambda section: section.kind != "judged"):
         for label, text in section.provenance:
             if label in COMPARED:
-                found.setdefault(label, text)
-    return [(label, found[label]) for label in COMPARED if label in found]
+                text_of.setdefault(label, text)
+    return [(label, text_of[label]) for label in COMPARED if label in text_of]
 
 
 def write(sections: Sequence[Section], out: Path) -> Path:
@@ -200,14 +215,14 @@ def write(sections: Sequence[Section], out: Path) -> Path:
 
 def parser(report: str, description: str | None) -> argparse.ArgumentParser:
     """The command line of a report, with the options that all have; `reports` itself is the one without a name."""
-    made = argparse.ArgumentParser(
+    options = argparse.ArgumentParser(
         prog=" ".join(["python -m", ".".join(filter(None, ["reports", report]))]),
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--out", type=Path, default=OUT, metavar="DIR", help="where to write (reports/out)")
-    made.add_argument("--json", type=Path, metavar="FILE", help="write the verdict for machines")
-    return made
+    options.add_argument("--out", type=Path, default=OUT, metavar="DIR", help="where to write (reports/out)")
+    options.add_argument("--json", type=Path, metavar="FILE", help="write the verdict for machines")
+    return options
 
 
 def publish(report: str, make: Callable[[], Section], args: argparse.Namespace) -> int:
