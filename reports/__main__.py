@@ -43,7 +43,7 @@ def make_section(report: str, implementation_name: str, out: Path) -> page.Secti
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 all equal, 1 something differs (the page says what), 2 something could not run (the page says why)."""
-    parser = page.parser("", __doc__)
+    parser = page.parser("reports", __doc__)
     parser.add_argument("--impl", default="port", metavar="NAME", help="implementation to report on (default: port)")
     args = parser.parse_args(arguments)
     try:

@@ -38,7 +38,7 @@ class PortAsOriginal:
     """The port in the original's place, so that machinery can be tried where the original is not installed."""
 
     def __init__(self, of, params):
-        self.of, self.params, self.loop, self.learner = of, params, PortLoop(of, "float64", params), {}
+        self.of, self.params, self.loop = of, params, PortLoop(of, "float64", params)
 
     def rounding(self):
         return Rounding()  # the port beside itself rounds alike
@@ -46,9 +46,8 @@ class PortAsOriginal:
     def steps(self):
         for _ in range(self.of.loop.num_steps):
             report = self.loop.loop.step()
-            self.learner = self.loop.learner
             rollout = {"actions": report.rollout.actions.numpy(), "logits": report.rollout.agent_outs["logits"].numpy()}
-            params = {name[7:]: x for name, x in self.learner.items() if name.startswith("params/")}
+            params = {name[7:]: x for name, x in self.loop.learner.items() if name.startswith("params/")}
             yield SimpleNamespace(rollout=rollout, noise=self.loop.noise.last, logs=report.logs, params=params)
 
 

@@ -192,7 +192,7 @@ class Runner(contextlib.ExitStack):
 
         def show_progress(event: tuple[float, tuple[str, int]]) -> None:
             task, step = event[1]
-            if task in names:
+            if task in waiting:  # not ended
                 bars.step(names[task].name, step / names[task].steps)
 
         try:

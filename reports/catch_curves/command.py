@@ -199,7 +199,7 @@ def shown_beside(names: Sequence[str]) -> list[str]:
     return [name for name, package in BESIDE.items() if name not in names and importlib.util.find_spec(package)]
 
 
-def section(implementation_name: str, out: Path, plan: Plan = DEFAULT) -> page.Section:
+def section(implementation_name: str, out: Path) -> page.Section:
     """The section for the whole page; a sentence where the implementation does not learn."""
     command = f"python -m reports.catch_curves --impl {implementation_name}"
     try:
@@ -209,13 +209,13 @@ def section(implementation_name: str, out: Path, plan: Plan = DEFAULT) -> page.S
         verdict = f"{implementation_name} does not learn."
         return page.Section("curves", TITLE, verdict, True, command, body, kind="not run")
     recorded = Recorded()
-    runs = runs_of([implementation_name], available(plan, recorded), shown_beside([implementation_name]))
+    runs = runs_of([implementation_name], available(DEFAULT, recorded), shown_beside([implementation_name]))
     return make_section(compare(runs, recorded, out / "runs", Workers()), implementation_name, recorded, command, out)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    options = page.parser("catch_curves", __doc__)
+    options = page.parser("reports.catch_curves", __doc__)
     options.add_argument(
         "--impl",
         action="append",
@@ -269,4 +269,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """0 equivalent, 1 different (or undecided with every preset), 2 could not run."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     args = parser().parse_args(words)
-    return page.publish("catch_curves", lambda: run(args, " ".join(["python -m reports.catch_curves", *words])), args)
+    return page.publish(
+        "reports.catch_curves", lambda: run(args, " ".join(["python -m reports.catch_curves", *words])), args
+    )

@@ -160,7 +160,7 @@ def record_live(args: argparse.Namespace, folder: Path) -> TraceStore:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = page.parser("lockstep", __doc__)
+    parser = page.parser("reports.lockstep", __doc__)
     presets: dict[str, Any] = {"nargs": "+", "choices": PRESETS, "type": new_name, "default": []}
     parser.add_argument("--presets", **presets, help="of the runs (default: all)")
     parser.add_argument("--kinds", dest="presets", **presets, help=argparse.SUPPRESS)
@@ -231,4 +231,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(group.sentence())
         return section_of(verdict, plan.origin, " ".join(["python -m reports.lockstep", *words]), args.out, args.live)
 
-    return page.publish("lockstep", make, args)
+    return page.publish("reports.lockstep", make, args)

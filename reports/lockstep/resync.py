@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -105,32 +105,29 @@ def run_and_pack(spec: RunSpec, every: int, edits: Sequence[Edit]) -> bytes:
 
 
 class OriginalRun:
-    """A run of the original, and how far rounding takes its last learner step."""
+    """A run of the original, and how far rounding takes its last learner step.
+
+    Attributes:
+        spec: of the run.
+        params: the initial ones.
+        loop: the original's; its learner is flat, by the names of the learner step's layer.
+        steps: trains, step by step.
+    """
 
     def __init__(self, spec: RunSpec):
         """Begins with the original's own first parameters."""
         eval_loop = importlib.import_module("reference.original.eval_loop")
         self.spec, self.params = spec, eval_loop.initial_params(spec)
-        self._loop = eval_loop.OriginalLoop(spec, DTYPE, self.params)
-        self._learn, self._loop.learn = self._loop.learn, self._learn_and_note
+        self.loop = eval_loop.OriginalLoop(spec, DTYPE, self.params)
+        self.steps, learn = self.loop.steps, self.loop.learn
         self._meta_params = {f"meta_params/{name}": value for name, value in spec.meta_params().items()}
         self._inputs: Arrays = {}
 
-    def _learn_and_note(self, batch: Arrays) -> dict[str, float]:
-        """A learner step whose inputs are kept."""
-        self._inputs = {**self._loop.learner, **{f"rollout/{name}": value for name, value in batch.items()}}
-        logs: dict[str, float] = self._learn(batch)
-        return logs
+        def learn_from_kept_inputs(batch: Arrays) -> Any:
+            self._inputs = {**self.loop.learner, **{f"rollout/{name}": value for name, value in batch.items()}}
+            return learn(batch)
 
-    @property
-    def learner(self) -> Arrays:
-        """Its learner, flat, by the names of the learner step's layer."""
-        learner: Arrays = self._loop.learner
-        return learner
-
-    def steps(self) -> Iterator[Any]:
-        """Trains, step by step."""
-        yield from self._loop.steps()
+        self.loop.learn = learn_from_kept_inputs
 
     def rounding(self) -> Rounding:
         """Of the last learner step, by Monte Carlo arithmetic; full-size programs run faster as users compile them."""
@@ -172,10 +169,12 @@ def resynced(
             if first is not None:
                 break
             if is_same_state and step.logs:
-                compared.append(compare_learners(len(ref), spec, original.learner, port.learner, original.rounding()))
+                compared.append(
+                    compare_learners(len(ref), spec, original.loop.learner, port.learner, original.rounding())
+                )
                 is_same_state = False
             if len(ref) % every == 0:
-                port.resynchronise(original.learner, np.concatenate(acted_logits, axis=1))
+                port.resynchronise(original.loop.learner, np.concatenate(acted_logits, axis=1))
                 is_same_state = True
     return ref.trace(), replace(got.trace(), first=first), compared
 

@@ -213,24 +213,22 @@ def write(sections: Sequence[Section], out: Path) -> Path:
     return path
 
 
-def parser(report: str, description: str | None) -> argparse.ArgumentParser:
-    """The command line of a report, with the options that all have; `reports` itself is the one without a name."""
+def parser(program: str, description: str | None) -> argparse.ArgumentParser:
+    """The command line of a report, with the options that all have."""
     options = argparse.ArgumentParser(
-        prog=" ".join(["python -m", ".".join(filter(None, ["reports", report]))]),
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog=f"python -m {program}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--out", type=Path, default=OUT, metavar="DIR", help="where to write (reports/out)")
     options.add_argument("--json", type=Path, metavar="FILE", help="write the verdict for machines")
     return options
 
 
-def publish(report: str, make: Callable[[], Section], args: argparse.Namespace) -> int:
+def publish(program: str, make: Callable[[], Section], args: argparse.Namespace) -> int:
     """Makes a page of one section, and whatever else the options ask for: 0 equal, 1 different, 2 could not run."""
     try:
         section = make()
     except (CannotRun, FixtureError, WeightsMissing) as error:
-        print(f"reports.{report}: {error}", file=sys.stderr)
+        print(f"{program}: {error}", file=sys.stderr)
         return 2
     path = write([section], args.out)
     if args.json:

@@ -213,7 +213,7 @@ def section(implementation_name: str, out: Path) -> page.Section:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 equal, 1 different, 2 could not run."""
-    parser = page.parser("parity", __doc__)
+    parser = page.parser("reports.parity", __doc__)
     parser.add_argument("--impl", default="port", metavar="NAME", help="implementation to compare (default: port)")
     args = parser.parse_args(arguments)
-    return page.publish("parity", lambda: section(args.impl, args.out), args)
+    return page.publish("reports.parity", lambda: section(args.impl, args.out), args)
