@@ -8,7 +8,6 @@ Example:
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import sys
 import time
@@ -25,44 +24,34 @@ from reports import page
 SECTIONS = ("parity", "lockstep", "catch_curves", "bugs", "audit", "speed")
 
 
-def made(module_name: str, implementation_name: str, out: Path) -> page.Section:
-    """The section that a module of this folder makes, or in its place a sentence that says why it could not run."""
-    full_name = f"reports.{module_name}.command"
+def make_section(report: str, implementation_name: str, out: Path) -> page.Section:
+    """The section that a report makes, or in its place a sentence that says why it could not run; prints the time."""
+    started, reason, full_name = time.monotonic(), "", f"reports.{report}.command"
     try:
         section: page.Section = importlib.import_module(full_name).section(implementation_name, out)
-        return section
     except (CannotRun, FixtureError) as error:
         reason = str(error)
     except Exception as error:  # whatever it is, the sections that are made must not be lost with it
         traceback.print_exc()
         reason = f"It failed with {type(error).__name__}: {error}"
-    title = getattr(sys.modules.get(full_name), "TITLE", module_name)
-    return page.not_run(module_name, title, f"python -m reports.{module_name}", reason)
-
-
-def made_and_timed(module_name: str, implementation_name: str, out: Path) -> page.Section:
-    """The same, with a line that says how long it took."""
-    started = time.monotonic()
-    section = made(module_name, implementation_name, out)
+    if reason:
+        title = getattr(sys.modules.get(full_name), "TITLE", report)
+        section = page.not_run(report, title, f"python -m reports.{report}", reason)
     print(f"{section.title}: {section.label}, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
     return section
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 all equal, 1 something differs (the page says what), 2 something could not run (the page says why)."""
-    parser = argparse.ArgumentParser(
-        prog="python -m reports", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
+    parser = page.parser("reports", __doc__)
     parser.add_argument("--impl", default="port", metavar="NAME", help="implementation to report on (default: port)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts for machines")
     args = parser.parse_args(arguments)
     try:
         load(args.impl)
     except CannotRun as error:
         print(f"reports: {error}", file=sys.stderr)
         return 2
-    sections = [made_and_timed(name, args.impl, args.out) for name in SECTIONS]
+    sections = [make_section(name, args.impl, args.out) for name in SECTIONS]
     path = page.write(sections, args.out)
     if args.json:
         write_atomically(args.json, page.as_json(sections))

@@ -14,13 +14,15 @@ import argparse
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from parity.command_line import exit_code
+from parity.errors import CannotRun
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BY_HAND = "Install Chromium or Chrome (Debian: apt-get install chromium), or name one in the variable CHROMIUM."
@@ -48,29 +50,25 @@ LOOK = """() => {
 }"""
 
 
-class NoBrowser(Exception):
-    """There is no browser here; says what to do."""
-
-
 def find_chromium() -> str:
-    """The path of a Chromium; NoBrowser where there is none."""
+    """The path of a Chromium; CannotRun where there is none."""
     named = os.environ.get("CHROMIUM")
     for name in (named,) if named else NAMES:
         path = shutil.which(name)
         if path:
             return path
     where = f"CHROMIUM names {named}, which cannot be run. " if named else "There is no Chromium here. "
-    raise NoBrowser(f"{where}{BY_HAND}")
+    raise CannotRun(f"{where}{BY_HAND}")
 
 
 @contextmanager
 def started() -> Iterator[Any]:
-    """A headless Chromium, of Playwright's class Browser; NoBrowser where there is none."""
+    """A headless Chromium, of Playwright's class Browser; CannotRun where there is none."""
     path = find_chromium()
     try:
         from playwright.sync_api import sync_playwright
     except ImportError as error:
-        raise NoBrowser("Playwright is not installed; `pip install 'disco-parity[dev]'` brings it.") from error
+        raise CannotRun("Playwright is not installed; `pip install 'disco-parity[dev]'` brings it.") from error
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path)
         try:
@@ -137,17 +135,17 @@ def _answer(route: Any, asked: str, allowed: str, refused: list[str]) -> None:
 
 
 def install() -> str:
-    """Installs Chromium by apt-get and returns its path; NoBrowser where that is not possible."""
+    """Installs Chromium by apt-get and returns its path; CannotRun where that is not possible."""
     if shutil.which("apt-get") is None or os.geteuid() != 0:
         why = "apt-get is not here" if shutil.which("apt-get") is None else "only root may install it"
-        raise NoBrowser(f"There is no Chromium here, and {why}. {BY_HAND}")
+        raise CannotRun(f"There is no Chromium here, and {why}. {BY_HAND}")
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for arguments in (("update",), INSTALL):
         try:
             subprocess.run([*APT, *arguments], env=quiet, check=True, capture_output=True, text=True, timeout=PATIENCE)
         except subprocess.SubprocessError as error:
             said = str(getattr(error, "stderr", "") or error).strip().splitlines()
-            raise NoBrowser(f"apt-get {arguments[0]} failed ({said[-1]}). {BY_HAND}") from error
+            raise CannotRun(f"apt-get {arguments[0]} failed ({said[-1]}). {BY_HAND}") from error
     return find_chromium()
 
 
@@ -157,16 +155,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m reports.browser", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.parse_args(arguments)
+    return exit_code("reports.browser", ensure)
+
+
+def ensure() -> int:
+    """Finds a Chromium, or installs one where none is named."""
     try:
-        try:
-            path = find_chromium()
-        except NoBrowser:
-            if os.environ.get("CHROMIUM"):
-                raise
-            path = install()
-    except NoBrowser as reason:
-        print(f"reports.browser: {reason}", file=sys.stderr)
-        return 2
+        path = find_chromium()
+    except CannotRun:
+        if os.environ.get("CHROMIUM"):
+            raise
+        path = install()
     print(f"Chromium is {path}")
     return 0
 

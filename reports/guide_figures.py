@@ -13,30 +13,21 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from parity.files import write_atomically
+from parity.runs.curves import Recorded
+from parity.runs.spec import preset
 
-ROOT = Path(__file__).resolve().parents[1]
-CURVES = ROOT / "fixtures" / "curves"
+OUT = Path(__file__).resolve().parents[1] / "port" / "guide"
 PANELS = {"disco103": "Disco103", "bundled": "bundled rule", "actor_critic": "actor-critic"}
 EVERY = 20  # steps between two points of a curve
 PLAIN = {"svg.hashsalt": "guide", "svg.fonttype": "none", "font.size": 9, "path.simplify": False}
 
 
-def catch_rates(kind: str) -> np.ndarray:
+def catch_rates(preset_name: str) -> np.ndarray:
     """Catch rate over the last 100 episodes, [seeds, steps], of the original's recorded runs."""
-    files = sorted(CURVES.glob(f"{kind}_seed*.csv"))
-    return np.array([np.genfromtxt(file, delimiter=",", names=True, usecols=(0, 2))["catch_rate"] for file in files])
-
-
-def _panel(axes: Axes, kind: str) -> None:
-    rates = catch_rates(kind)
-    steps = np.arange(1, rates.shape[1] + 1)[::EVERY]
-    axes.plot(steps, rates[:, ::EVERY].T, color="#9bb8d8", linewidth=0.8)
-    axes.plot(steps, np.median(rates, axis=0)[::EVERY], color="#1f4e8c", linewidth=2)
-    axes.set(title=f"{PANELS[kind]}, {len(rates)} seeds", xlabel="rollouts", ylim=(0, 1.02))
+    return np.array([curve.catch_rates for curve in Recorded().curves(preset(preset_name)).values()])
 
 
 def learning_curves() -> bytes:
@@ -44,8 +35,12 @@ def learning_curves() -> bytes:
     with matplotlib.rc_context(PLAIN):
         figure = Figure(figsize=(9, 2.6), layout="constrained")
         panels = figure.subplots(1, len(PANELS), sharey=True)
-        for axes, kind in zip(panels, PANELS, strict=True):
-            _panel(axes, kind)
+        for axes, (name, title) in zip(panels, PANELS.items(), strict=True):
+            rates = catch_rates(name)
+            steps = np.arange(1, rates.shape[1] + 1)[::EVERY]
+            axes.plot(steps, rates[:, ::EVERY].T, color="#9bb8d8", linewidth=0.8)
+            axes.plot(steps, np.median(rates, axis=0)[::EVERY], color="#1f4e8c", linewidth=2)
+            axes.set(title=f"{title}, {len(rates)} seeds", xlabel="rollouts", ylim=(0, 1.02))
         panels[0].set_ylabel("catch rate, last 100 episodes")
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
@@ -59,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Draws the learning curves of port/GUIDE.md.",
         epilog="example: python -m reports.guide_figures",
     )
-    parser.add_argument("--out", type=Path, default=ROOT / "port" / "guide", metavar="DIR", help="where it goes")
+    parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help="where it goes")
     args = parser.parse_args(arguments)
     write_atomically(args.out / "learning_curves.svg", learning_curves())
     print(f"The picture is {args.out / 'learning_curves.svg'}")

@@ -11,11 +11,11 @@ Example:
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from parity.command_line import exit_code, write_json
+from parity.errors import CannotRun
 from parity.files import write_atomically
 from reports import browser, page
 
@@ -23,15 +23,15 @@ PNG = page.HERE.parent / "screenshot.png"
 SIZES = {"desk": (1200, 900), "phone": (390, 844)}
 
 
-def taken(path: Path, scheme: str) -> tuple[bytes, list[str]]:
+def take(path: Path, scheme: str) -> tuple[bytes, list[str]]:
     """The picture of a page's top, and what is wrong with the page at every size."""
-    found, picture = list[str](), b""
+    faults, picture = list[str](), b""
     with browser.started() as chromium:
         for name, (width, height) in SIZES.items():
             with browser.visit(chromium, path, width, height, scheme) as visit:
-                found += [f"{name}: {fault}" for fault in visit.faults()]
+                faults += [f"{name}: {fault}" for fault in visit.faults()]
                 picture = picture or visit.page.screenshot()
-    return picture, found
+    return picture, faults
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,16 +44,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--scheme", choices=("light", "dark"), default="light", help="(default: light)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what is broken for machines")
     args = parser.parse_args(arguments)
-    try:
-        if not args.page.is_file():
-            raise browser.NoBrowser(f"There is no page {args.page}; `make report` makes one.")
-        picture, faults = taken(args.page, args.scheme)
-    except browser.NoBrowser as reason:
-        print(f"reports.screenshot: {reason}", file=sys.stderr)
-        return 2
+    return exit_code("reports.screenshot", lambda: run(args))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Takes the picture and prints what is broken."""
+    if not args.page.is_file():
+        raise CannotRun(f"There is no page {args.page}; `make report` makes one.")
+    picture, faults = take(args.page, args.scheme)
     write_atomically(args.png, picture)
-    if args.json:
-        write_atomically(args.json, (json.dumps(faults, indent=1) + "\n").encode())
+    write_json(args.json, faults)
     for fault in faults:
         print(f"Broken, {fault}.")
     print(f"The picture is {args.png} ({len(picture) / 1000:.0f} kB)")

@@ -18,8 +18,7 @@ from reports.catch_curves import command as catch_curves
 from reports.catch_curves import statistics
 from reports.catch_curves.figures import Group, Panel
 from reports.lockstep import section as lockstep_page
-from reports.lockstep.compared import ComparedRun
-from reports.lockstep.verdict import Verdict
+from reports.lockstep.verdict import ComparedRun, Verdict
 from reports.parity import command as parity
 
 LAYERS = ("ops/kl", "ops/two_hot", "moving_average/normalize", "values/retrace")
@@ -48,7 +47,7 @@ def hunted(out):
 def _compared(dtype, first=None, drift=1e-6, steps=20):
     place = None if first is None else FirstDifference(first, 0, 0, 1e-7)
     rising = drift * np.arange(1.0, steps + 1)
-    return Comparison(f"bundled_seed0.{dtype}", dtype, steps, 58 * steps, place, rising, rising, np.ones(steps, bool))
+    return Comparison(f"bundled_seed0.{dtype}", dtype, 58 * steps, place, rising, rising)
 
 
 def compared(out):
@@ -76,7 +75,7 @@ def learned(out):
         groups.append(Group(name, mine, statistics.judge(list(mine.values()), list(ref.values()))))
     recorded = types.SimpleNamespace(manifest={"curves": {"toy": {**ORIGINAL, "packages": {"jax": "0.8.1"}}}})
     command = "python -m reports.catch_curves --impl port"
-    return catch_curves.made_section([Panel(spec, ref, groups)], "port", recorded, command, out)
+    return catch_curves.make_section([Panel(spec, ref, groups)], "port", recorded, command, out)
 
 
 def numbers(out):

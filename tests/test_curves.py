@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -261,12 +260,12 @@ def test_a_preset_with_another_number_of_steps_is_the_same_but_for_them():
         spec.preset("embedded")
 
 
-def test_mistakes_are_planted_in_the_port_only():
+def test_mutants_are_of_the_port_only():
     assert learners.learner("port+slower").name == "port"
-    with pytest.raises(CannotRun, match="in the port only"):
-        learners.implementation("standin+slower")
+    with pytest.raises(CannotRun, match="of the port only"):
+        learners.learner("standin+slower")
     with pytest.raises(CannotRun, match="No mistake is called 'no_such'"):
-        learners.implementation("port+no_such")
+        learners.learner("port+no_such")
 
 
 # The port
@@ -443,6 +442,4 @@ def test_an_original_that_is_not_genuine_is_not_recorded(tmp_path, monkeypatch, 
     ],
 )
 def test_a_verdict_in_a_word_hides_nothing_that_is_undecided(states, badge):
-    groups = [SimpleNamespace(name="port", verdict=SimpleNamespace(state=state)) for state in states]
-    other = SimpleNamespace(name="other", verdict=SimpleNamespace(state="different"))
-    assert catch_curves.state_of("port", [SimpleNamespace(groups=[group, other]) for group in groups]) == badge
+    assert catch_curves.overall(states) == (badge.startswith("equivalent"), badge)

@@ -17,8 +17,7 @@ from parity.runs.trace import FirstDifference, pack, unpack
 from parity.runs.trace_store import TraceStore
 from port.evaluate.eval_loop import EvalConfig
 from reports.lockstep import command, port_run
-from reports.lockstep.compared import ComparedRun
-from reports.lockstep.verdict import DRIFT_LIMIT, Group, Verdict
+from reports.lockstep.verdict import DRIFT_LIMIT, ComparedRun, Group, Verdict
 
 SMALL = {
     "num_steps": 14,
@@ -37,7 +36,7 @@ PROVENANCE = {"original": {"repository": "here", "commit": "none"}, "packages": 
 
 
 def first_params(run):
-    agent = port_run.agent_for(run)
+    agent = port_run.adapter(run.rule)[0](run.settings)
     state = agent.initial_learner_state(torch.Generator().manual_seed(run.seed), torch.float32)
     return port_run.importlib.import_module("port.weights").agent_params_to_original(state.params, agent.config)
 
@@ -135,7 +134,7 @@ def test_a_learning_rate_20_percent_smaller_is_told_after_a_few_learner_steps(re
 def compared(first=None, drift=1e-6, dtype="float32", steps=10):
     place = None if first is None else FirstDifference(first, 0, 0)
     every = np.full(steps, drift)
-    return Comparison("trace", dtype, steps, 1, place, every, every, np.ones(steps, bool))
+    return Comparison("trace", dtype, 1, place, every, every)
 
 
 def group(firsts, own_firsts, dtype="float32", drift=1e-6):

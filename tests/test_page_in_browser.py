@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from parity.errors import CannotRun
 from reports import browser, page, screenshot
 from tests import small_page
 
@@ -42,7 +43,7 @@ CONTRASTS = """() => {
 def chromium():
     try:
         browser.find_chromium()
-    except browser.NoBrowser as reason:
+    except CannotRun as reason:
         pytest.skip(str(reason))
     with browser.started() as started:
         yield started

@@ -14,12 +14,9 @@ from parity.runs import spec, trace
 from parity.runs.lockstep import compare
 from parity.runs.runner import Workers
 from parity.sigma import Rounding
-from port.adapter.learning import flat_learner_state
-from port.adapter.rules import flat_actor_critic_state
 from reports.lockstep import command, resync, section
-from reports.lockstep.compared import LearnerStep, ResyncedRun
-from reports.lockstep.port_run import PortLoop, agent_for
-from reports.lockstep.verdict import ResyncedGroup, Verdict
+from reports.lockstep.port_run import PortLoop, adapter
+from reports.lockstep.verdict import ComparedRun, LearnerStep, ResyncedGroup, Verdict
 
 EVERY, STEPS = 6, 20
 SMALL = {"batch_size": 4, "rollout_length": 9, "replay_ratio": 2, "capacity": 7, "rows": 5, "columns": 4}
@@ -32,7 +29,7 @@ def run_spec(preset):
 
 
 def first_params(of):
-    agent = agent_for(of)
+    agent = adapter(of.rule)[0](of.settings)
     state = agent.initial_learner_state(torch.Generator().manual_seed(of.seed), torch.float32)
     return importlib.import_module("port.weights").agent_params_to_original(state.params, agent.config)
 
@@ -41,18 +38,16 @@ class PortAsOriginal:
     """The port in the original's place, so that machinery can be tried where the original is not installed."""
 
     def __init__(self, of, params):
-        self.of, self.params, self.loop, self.learner = of, params, PortLoop(of, "float64", params), {}
+        self.of, self.params, self.loop = of, params, PortLoop(of, "float64", params)
 
     def rounding(self):
         return Rounding()  # the port beside itself rounds alike
 
     def steps(self):
-        flat = flat_learner_state if self.of.rule == "disco" else flat_actor_critic_state
         for _ in range(self.of.loop.num_steps):
             report = self.loop.loop.step()
-            self.learner = {name: x.numpy() for name, x in flat(report.state, self.of.settings).items()}
             rollout = {"actions": report.rollout.actions.numpy(), "logits": report.rollout.agent_outs["logits"].numpy()}
-            params = {name[7:]: x for name, x in self.learner.items() if name.startswith("params/")}
+            params = {name[7:]: x for name, x in self.loop.learner.items() if name.startswith("params/")}
             yield SimpleNamespace(rollout=rollout, noise=self.loop.noise.last, logs=report.logs, params=params)
 
 
@@ -68,7 +63,7 @@ def resynced(preset, edits=(), direction=0):
         return original
 
     ref, got, learner_steps = resync.resynced(of, EVERY, edits, begin)
-    return ResyncedRun(preset, of.name, "float64", compare(ref, got), every=EVERY, learner_steps=learner_steps)
+    return ComparedRun(preset, of.name, "float64", compare(ref, got), every=EVERY, learner_steps=learner_steps)
 
 
 def group(one):
@@ -131,7 +126,7 @@ def test_a_learner_step_that_is_off_or_was_not_compared_is_not_equal_in_whicheve
 
 def test_nothing_learned_cannot_be_judged():
     one = resynced("actor_critic")
-    still = _with(one, port=_with(one.port, has_learned=np.zeros_like(one.port.has_learned)))
+    still = _with(one, port=_with(one.port, loss=np.full_like(one.port.loss, np.nan)))
     with pytest.raises(CannotRun, match="nothing is learned"):
         Verdict([still], {}, 0.0)
 
@@ -226,21 +221,23 @@ def test_without_the_genuine_original_it_says_so(tmp_path, monkeypatch, capsys):
 
 
 def test_runs_that_have_ended_are_not_repeated(tmp_path, monkeypatch):
-    origin = {"flags": {}}
     of, count = run_spec("actor_critic"), []
+
+    def run(every, edits):
+        return command.run(resync.ResyncPlan([of], every, {}, edits, Workers(0), tmp_path))
 
     def begin(of):
         count.append(of.name)
         return PortAsOriginal(of, first_params(of))
 
     monkeypatch.setattr(resync.resynced, "__defaults__", (begin,))
-    first, again = (resync.run([of], EVERY, (), Workers(0), tmp_path, origin).runs[0] for _ in range(2))
+    first, again = (run(EVERY, ()).runs[0] for _ in range(2))
     assert count == [of.name]
     assert np.array_equal(first.port.loss, again.port.loss, equal_nan=True)
     steps = resynced("actor_critic").learner_steps
     assert list(first.learner_steps) == list(again.learner_steps) == list(steps)
-    resync.run([of], EVERY + 1, (), Workers(0), tmp_path, origin)
-    resync.run([of], EVERY, edits_of(["slower"]), Workers(0), tmp_path, origin)
+    run(EVERY + 1, ())
+    run(EVERY, edits_of(["slower"]))
     assert len(count) == 3
 
 
@@ -254,7 +251,7 @@ def test_the_original_runs_beside_the_port(preset, monkeypatch):
     monkeypatch.setattr(eval_loop, "COMPILER_OPTIONS", known)
     of = run_spec(preset)
     ref, got, learner_steps = resync.resynced(of, EVERY, ())
-    one = ResyncedRun(preset, of.name, "float64", compare(ref, got), every=EVERY, learner_steps=learner_steps)
+    one = ComparedRun(preset, of.name, "float64", compare(ref, got), every=EVERY, learner_steps=learner_steps)
     assert group(one).is_equal, group(one).sentence()
     assert one.port.steps == STEPS
     assert one.port.drift[EVERY - 1] > 0  # two programs, each of which rounds in its own way

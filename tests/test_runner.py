@@ -83,8 +83,8 @@ def test_progress_is_reported_and_workers_have_one_thread_and_the_environment(mo
 def test_a_line_now_and_then_estimates_the_time_that_is_left(is_terminal, capsys):
     now = [0.0]
     shown = Bars("runs", {"long": 3.0, "short": 1.0}, lambda: now[0])
-    shown.bars.console._force_terminal = is_terminal
-    shown.bars.console.is_interactive = is_terminal
+    shown.console._force_terminal = is_terminal
+    shown.console.is_interactive = is_terminal
     shown.step("long", 1 / 3)
     for seconds in (bars.LINE_EVERY - 1, bars.LINE_EVERY, bars.LINE_EVERY + 1):
         now[0] = seconds

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -13,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 LINE_EVERY = 15.0  # seconds
 
 
-class Bars:
+class Bars(Progress):
     """A bar for all jobs and one for each that reports steps; a line now and then where stderr is no terminal."""
 
     def __init__(self, title: str, costs: Mapping[str, float], clock: Callable[[], float] = time.monotonic):
@@ -24,47 +23,38 @@ class Bars:
             costs: job -> about how long it takes, in any unit.
             clock: gives seconds.
         """
-        self._title, self._clock, self._began, self._last = title, clock, clock(), clock()
-        self._costs, self._shares = costs, dict.fromkeys(costs, 0.0)
-        self._ended, self._tasks = 0, dict[str, Any]()
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:.0f}%"))
-        self.bars = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True))
-        self._all = self.bars.add_task(title, total=sum(costs.values()))
+        share = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:.0f}%"))
+        times = (TimeElapsedColumn(), TimeRemainingColumn())
+        super().__init__(*share, *times, console=Console(stderr=True), get_time=clock)
+        self._costs, self._num_ended, self._last_line = costs, 0, clock()
+        self._all = self.add_task(title, total=sum(costs.values()))
+        self._bar_of = {name: self.add_task(name, total=1.0, visible=False) for name in costs}
 
     def step(self, name: str, share: float) -> None:
         """A job has done a share of its work."""
-        if name not in self._tasks:
-            self._tasks[name] = self.bars.add_task(name, total=1.0)
-        self.bars.update(self._tasks[name], completed=share)
-        self._shares[name] = share
-        self._update()
+        task = self._bar_of[name]
+        self.advance(self._all, self._costs[name] * (share - self._tasks[task].completed))
+        self.update(task, completed=share, visible=True)
 
     def end(self, name: str) -> None:
         """A job has ended, whatever share it reported last."""
-        self._shares[name], self._ended = 1.0, self._ended + 1
-        if name in self._tasks:
-            self.bars.update(self._tasks[name], visible=False)
-        self._update()
-
-    @property
-    def _cost(self) -> float:
-        return sum(share * self._costs[name] for name, share in self._shares.items())
-
-    def _update(self) -> None:
-        self.bars.update(self._all, completed=self._cost)
+        self._num_ended += 1
+        self.step(name, 1.0)
+        self.update(self._bar_of[name], visible=False)
 
     def look(self) -> None:
         """Prints the line, if the last one was a while ago."""
-        if not self.bars.console.is_interactive and self._clock() - self._last >= LINE_EVERY:
-            self._last = self._clock()
+        if not self.console.is_interactive and self.get_time() - self._last_line >= LINE_EVERY:
+            self._last_line = self.get_time()
             print(self.line(), file=sys.stderr, flush=True)
 
     def line(self) -> str:
         """How many jobs have ended, and about how long the rest takes."""
-        cost, total = self._cost, sum(self._costs.values())
-        elapsed = self._clock() - self._began
-        left = f"about {_minutes(elapsed * (total - cost) / cost)} left" if cost else "no estimate yet"
-        return f"{self._title}: {self._ended} of {len(self._costs)}, {_minutes(elapsed)} so far, {left}"
+        whole = self._tasks[self._all]
+        elapsed, done = whole.elapsed or 0.0, whole.completed
+        left = f"about {_minutes(elapsed * (whole.remaining or 0.0) / done)} left" if done else "no estimate yet"
+        jobs = f"{self._num_ended} of {len(self._costs)}"
+        return f"{whole.description}: {jobs}, {_minutes(elapsed)} so far, {left}"
 
 
 def _minutes(seconds: float) -> str:

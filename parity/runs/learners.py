@@ -21,7 +21,7 @@ from typing import Any
 from parity import mutants
 from parity.errors import CannotRun
 from parity.files import canonical
-from parity.implementation import KNOWN, Implementation, load
+from parity.implementation import KNOWN, load
 from parity.mutants import edits_of
 from parity.mutants.mutate import load_edited
 from parity.runs import runner
@@ -35,19 +35,15 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eige
 HERE = Path(__file__).resolve().parent
 
 
-def implementation(name: str) -> Implementation:
-    """The implementation of that name; `port+MUTANT` is the port with a mistake of the catalogue, or `slower`."""
-    base, _, mutant = name.partition("+")
-    if not mutant:
-        return load(name)
-    if base != "port":
-        raise CannotRun(f"Mistakes are planted in the port only: port+{mutant}, not {name}.")
-    return load_edited(KNOWN["port"], edits_of([mutant]))
-
-
 def learner(name: str) -> Learner:
-    """An implementation that learns, by name; CannotRun where it does not."""
-    candidate: Any = implementation(name)
+    """An implementation that learns, by name; CannotRun where it does not.
+
+    `port+MUTANT` is the port with a mutant of the catalogue, or `slower`.
+    """
+    base, _, mutant = name.partition("+")
+    if mutant and base != "port":
+        raise CannotRun(f"Mutants are of the port only: port+{mutant}, not {name}.")
+    candidate: Any = load_edited(KNOWN["port"], edits_of([mutant])) if mutant else load(name)
     if not hasattr(candidate, "train"):
         raise CannotRun(f"{name} has layers but does not learn: it has no method `train` (see parity/runs/curves.py).")
     learning: Learner = candidate
@@ -92,13 +88,6 @@ def _sources(module: str) -> list[Path]:
     return [Path(spec.origin)] if spec.origin else []
 
 
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "absent"
-
-
 @lru_cache(maxsize=64)
 def code_digest(name: str) -> str:
     """Of a learner's code, of what trains it, and of the versions under both."""
@@ -109,7 +98,8 @@ def code_digest(name: str) -> str:
     catalogue = sorted(mutants.FOLDER.rglob("*.toml")) if "+" in name else []
     for path in [HERE / "curves.py", HERE / "spec.py", *catalogue, *_sources(KNOWN.get(base, base).partition(":")[0])]:
         total.update(path.read_bytes())
-    total.update(canonical({package: _version(package) for package in NUMERIC}).encode())
+    installed = {package.name: package.version for package in importlib.metadata.distributions()}
+    total.update(canonical({name: installed.get(name, "absent") for name in NUMERIC}).encode())
     return total.hexdigest()
 
 
@@ -131,5 +121,4 @@ def train_all(runs: Sequence[TrainingRun], folder: Path, workers: Workers) -> Ma
     """All runs by key; those that are not kept in the folder yet are trained first."""
     jobs = [run.job(folder) for run in runs]
     results = runner.run_all(jobs, replace(workers, environment=ENVIRONMENT), "training runs")
-    contents = {job.name: content for job, content in results}
-    return {job.name: from_csv(contents[job.name], str(job.path)) for job in jobs}
+    return {job.name: from_csv(content, str(job.path)) for job, content in results}

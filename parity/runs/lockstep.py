@@ -20,22 +20,28 @@ class Comparison:
     Attributes:
         reference: its name.
         dtype: of the reference.
-        steps: that both have.
         actions: that were compared, up to the first that differs.
         first: the first action that differs, if one does.
         loss: [steps], distance of the losses; NaN before learning starts.
         drift: [steps], distance of the parameters relative to their norm, estimated from sketches.
-        has_learned: [steps], whether there was a learner step.
     """
 
     reference: str
     dtype: str
-    steps: int
     actions: int
     first: FirstDifference | None
     loss: np.ndarray
     drift: np.ndarray
-    has_learned: np.ndarray
+
+    @property
+    def steps(self) -> int:
+        """Those that both have."""
+        return len(self.drift)
+
+    @property
+    def has_learned(self) -> np.ndarray:
+        """[steps], whether there was a learner step."""
+        return ~np.isnan(self.loss)
 
     @property
     def together(self) -> int:
@@ -64,7 +70,7 @@ def compare(ref: Trace, got: Trace) -> Comparison:
     norms = ref.logs[:steps, LOGS.index("parameter_norm")]
     drift = np.linalg.norm(ref.sketches[:steps] - got.sketches[:steps], axis=1) / norms
     loss = np.abs(ref.logs[:steps, 0] - got.logs[:steps, 0])
-    return Comparison(ref.name, ref.dtype, steps, same, first, loss, drift, ~np.isnan(loss))
+    return Comparison(ref.name, ref.dtype, same, first, loss, drift)
 
 
 def drift_ratio(own: Comparison, others: Sequence[Comparison]) -> float:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from queue import Empty, Queue
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -155,21 +155,13 @@ def _work(
         raise CannotRun(f"{type(error).__name__}: {error}") from error
 
 
-class Runner:
+class Runner(contextlib.ExitStack):
     """Runs jobs; its workers start with the first job and end with the context."""
 
     def __init__(self, workers: Workers):
         """Starts nothing yet."""
-        self.workers, self._client, self._stack = workers, None, contextlib.ExitStack()
-
-    def __enter__(self) -> Runner:
-        """The runner itself."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Ends the embedded cluster, or the connection."""
-        self._client = None
-        self._stack.close()
+        super().__init__()
+        self.workers = workers
 
     def run(self, jobs: Sequence[Job], title: str = "jobs") -> Iterator[tuple[Job, Any]]:
         """Jobs with their results: first those whose results are kept, then the others as they end."""
@@ -177,63 +169,88 @@ class Runner:
         if kept:
             print(f"{title}: {len(kept)} of {len(jobs)} had ended before", file=sys.stderr, flush=True)
         yield from ((job, kept[job.name].read_bytes()) for job in jobs if job.name in kept)
-        fresh = [job for job in jobs if job.name not in kept]
-        for job, result in self._run_fresh(sorted(fresh, key=lambda job: -job.cost), title):
+        fresh = sorted((job for job in jobs if job.name not in kept), key=lambda job: -job.cost)
+        is_here = not self.workers.processes and not self.workers.scheduler
+        ended = ((job, job.function(*job.arguments)) for job in fresh) if is_here else self._on_workers(fresh, title)
+        for job, result in ended:
             if job.path and not job.path.is_file():  # a worker of the embedded cluster has written it
                 write_atomically(job.path, result)
             yield job, result
 
-    def _run_fresh(self, jobs: Sequence[Job], title: str) -> Iterator[tuple[Job, Any]]:
-        if not self.workers.processes and not self.workers.scheduler:
-            yield from ((job, job.function(*job.arguments)) for job in jobs)
-        elif jobs:
-            yield from self._run_on_workers(jobs, title)
-
-    def _run_on_workers(self, jobs: Sequence[Job], title: str) -> Iterator[tuple[Job, Any]]:
-        client, bars, ended = self._connected(), Bars(title, {job.name: job.cost for job in jobs}), Queue[Any]()
+    def _on_workers(self, jobs: Sequence[Job], title: str) -> Iterator[tuple[Job, Any]]:
+        if not jobs:
+            return
+        client, bars, ended = self._client, Bars(title, {job.name: job.cost for job in jobs}), Queue[Any]()
         code = loaded_code() if self.workers.scheduler else ""
+        environment = {**ONE_THREAD, **self.workers.environment}
+        names = {f"{job.name}-{uuid.uuid4().hex}": job for job in jobs}
         waiting = {}
-        for number, job in enumerate(jobs):
+        for number, (task, job) in enumerate(names.items()):
             path = None if code or not job.path else job.path.absolute()
-            environment = {**ONE_THREAD, **self.workers.environment}
             work = (job.function, job.arguments, path, environment, code)
-            future = client.submit(_work, *work, key=f"{job.name}-{uuid.uuid4().hex}", priority=-number, pure=False)
-            waiting[future.key] = job, future
-        running = {task: job for task, (job, _) in waiting.items()}
+            waiting[task] = client.submit(_work, *work, key=task, priority=-number, pure=False)
 
-        def hear(event: tuple[float, tuple[str, int]]) -> None:
+        def show_progress(event: tuple[float, tuple[str, int]]) -> None:
             task, step = event[1]
-            if task in running:
-                bars.step(running[task].name, step / running[task].steps)
+            if task in waiting:  # not ended
+                bars.step(names[task].name, step / names[task].steps)
 
         try:
-            client.subscribe_topic(TOPIC, hear)
-            for _, future in waiting.values():
+            client.subscribe_topic(TOPIC, show_progress)
+            for future in waiting.values():
                 future.add_done_callback(ended.put)
-            with bars.bars:
+            with bars:
                 while waiting:
-                    future = _next(ended, bars)
-                    job, _ = waiting.pop(future.key)
-                    result = _result(job, future)
+                    bars.look()
+                    try:
+                        task = ended.get(timeout=LOOK_EVERY).key
+                    except Empty:
+                        continue
+                    job, result = names[task], _result(names[task], waiting.pop(task))
                     bars.end(job.name)
                     yield job, result
         finally:
             if client.status == "running":
                 client.unsubscribe_topic(TOPIC)
-                client.cancel([future for _, future in waiting.values()])
+                client.cancel(list(waiting.values()))
 
-    def _connected(self) -> Any:
-        """The client of the workers, which are started where they must be."""
-        if self._client is None:
-            self._client = self._stack.enter_context(_client(self.workers))
-        return self._client
+    @functools.cached_property
+    def _client(self) -> Any:
+        """Of the workers, which are started where they must be."""
+        import dask.config
+        from distributed import Client
 
-
-def _next(ended: Queue[Any], bars: Bars) -> Any:
-    while True:
-        bars.look()
-        with contextlib.suppress(Empty):
-            return ended.get(timeout=LOOK_EVERY)
+        workers, address = self.workers, self.workers.scheduler
+        if address:
+            try:
+                client = self.enter_context(Client(address, timeout=CONNECT_WITHIN, set_as_default=False))
+                client.wait_for_workers(1, timeout=CONNECT_WITHIN)
+            except (OSError, ValueError) as error:  # a TimeoutError is an OSError
+                why = type(error).__name__
+                raise CannotRun(f"There is no dask scheduler at {address}, or it has no workers ({why}).") from None
+            return client
+        settings: dict[str, Any] = {
+            "distributed.nanny.pre-spawn-environ": {**ONE_THREAD, **workers.environment},
+            "distributed.scheduler.worker-ttl": None,  # a compiler may keep a worker silent for minutes
+            "distributed.scheduler.worker-saturation": 1.0,  # so that the longest jobs begin first
+            **({} if workers.has_dashboard else {name: [] for name in HTTP_ROUTES}),
+            "distributed.admin.large-graph-warning-threshold": "1GB",  # parameters are arguments
+        }
+        self.enter_context(dask.config.set(settings))
+        local_cluster = Client(
+            n_workers=workers.processes,
+            threads_per_worker=1,
+            processes=True,
+            host="127.0.0.1",
+            scheduler_kwargs={"dashboard": workers.has_dashboard, "dashboard_address": "127.0.0.1:0"},  # any free port
+            memory_limit=0,
+            silence_logs=logging.CRITICAL,
+            set_as_default=False,
+        )
+        client = self.enter_context(local_cluster)
+        if workers.has_dashboard:
+            print(f"dashboard: {client.dashboard_link}", file=sys.stderr, flush=True)
+        return client
 
 
 def _result(job: Job, future: Any) -> Any:
@@ -250,58 +267,6 @@ def _result(job: Job, future: Any) -> Any:
         raise CannotRun(f"{job.name} failed: the scheduler has gone.") from None
     except CannotRun as error:
         raise CannotRun(f"{job.name} failed: {error}") from error
-
-
-@contextlib.contextmanager
-def _client(workers: Workers) -> Iterator[Any]:
-    import dask.config
-    from distributed import Client
-
-    if workers.scheduler:
-        try:
-            client = Client(workers.scheduler, timeout=CONNECT_WITHIN, set_as_default=False)
-        except (OSError, ValueError) as error:
-            _refuse(workers.scheduler, error)
-        with client:
-            try:
-                client.wait_for_workers(1, timeout=CONNECT_WITHIN)
-            except TimeoutError as error:
-                _refuse(f"{workers.scheduler}, or it has no workers", error)
-            yield client
-        return
-    settings: dict[str, Any] = {
-        "distributed.nanny.pre-spawn-environ": {**ONE_THREAD, **workers.environment},
-        "distributed.scheduler.worker-ttl": None,  # a compiler may keep a worker silent for minutes
-        "distributed.scheduler.worker-saturation": 1.0,  # so that the longest jobs begin first
-        **({} if workers.has_dashboard else {name: [] for name in HTTP_ROUTES}),
-        "distributed.admin.large-graph-warning-threshold": "1GB",  # parameters are arguments
-    }
-    with (
-        dask.config.set(settings),
-        _local_cluster(workers) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        if workers.has_dashboard:
-            print(f"dashboard: {client.dashboard_link}", file=sys.stderr, flush=True)
-        yield client
-
-
-def _local_cluster(workers: Workers) -> Any:
-    from distributed import LocalCluster
-
-    return LocalCluster(
-        n_workers=workers.processes,
-        threads_per_worker=1,
-        processes=True,
-        host="127.0.0.1",
-        scheduler_kwargs={"dashboard": workers.has_dashboard, "dashboard_address": "127.0.0.1:0"},  # 0: any free port
-        memory_limit=0,
-        silence_logs=logging.CRITICAL,
-    )
-
-
-def _refuse(address: str, error: Exception) -> NoReturn:
-    raise CannotRun(f"There is no dask scheduler at {address} ({type(error).__name__}).") from None
 
 
 def run_all(jobs: Sequence[Job], workers: Workers, title: str = "jobs") -> Iterator[tuple[Job, Any]]:

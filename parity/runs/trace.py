@@ -133,23 +133,19 @@ class Recording:
             logs: of the learner step, empty if there was none.
             params: after it, by the original's names.
         """
-        step = len(self._steps)
-        self._check_noise(step, noise)
-        if self.reference is not None and self.first is None:
-            self.first = first_difference(step, self.reference.actions[step], actions, scores)
+        step, reference, noise_digest = len(self._steps), self.reference, short_digest(noise)
+        if reference is not None and not np.array_equal(noise_digest, reference.noise[step]):
+            raise FixtureError(
+                f"{reference.name}: the noise of step {step} as made here is not the one of the trace; it was "
+                "recorded with other random numbers."
+            )
+        if reference is not None and self.first is None:
+            self.first = first_difference(step, reference.actions[step], actions, scores)
         flat = np.concatenate([params[name].reshape(-1) for name in sorted(params)])
         wide = flat.astype(np.float64)
         numbers = [float(logs.get(name, np.nan)) for name in LOGS[:-1]] + [float(np.linalg.norm(wide))]
         sums = sketch(wide, SKETCH_WIDTH)
-        row = (np.asarray(actions, np.uint8), np.array(numbers), sums, short_digest(flat), short_digest(noise))
-        self._steps.append(row)
-
-    def _check_noise(self, step: int, noise: np.ndarray) -> None:
-        if self.reference is not None and not np.array_equal(short_digest(noise), self.reference.noise[step]):
-            raise FixtureError(
-                f"{self.reference.name}: the noise of step {step} as made here is not the one of the trace; it was "
-                "recorded with other random numbers."
-            )
+        self._steps.append((np.asarray(actions, np.uint8), np.array(numbers), sums, short_digest(flat), noise_digest))
 
     def trace(self) -> Trace:
         """What there is so far."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,21 +39,15 @@ class TraceStore:
     """Reads and writes traces; nothing comes out that was not checked against the manifest."""
 
     root: Path = TRACES
-    _manifest: dict[str, Any] | None = field(default=None, repr=False)
 
     @property
     def path(self) -> Path:
         """Of the manifest."""
         return self.root / "manifest.json"
 
-    @property
+    @cached_property
     def manifest(self) -> dict[str, Any]:
         """The manifest, its own digest checked."""
-        if self._manifest is None:
-            self._manifest = self._read_manifest()
-        return self._manifest
-
-    def _read_manifest(self) -> dict[str, Any]:
         try:
             content: dict[str, Any] = json.loads(self.path.read_text())
             body = {key: value for key, value in content.items() if key != "digest"}
@@ -92,8 +87,7 @@ class TraceStore:
 
     def params(self, run: str) -> Arrays:
         """Initial parameters by the original's names, float32."""
-        content = self._checked(f"{run}.params", self._runs[run]["params"])
-        return self._parsed(f"{run}.params", load_tensors, content)
+        return self._read(f"{run}.params", self._runs[run]["params"], load_tensors)
 
     def load(self, run: str, dtype: str, direction: int = 0) -> Trace:
         """Reads a trace."""
@@ -101,13 +95,13 @@ class TraceStore:
         name = trace_name(spec, dtype, direction)
         if name not in self._runs[run]["traces"]:
             raise FixtureError(f"There is no trace {name} in {self.root}; `python -m reference trace` records it.")
-        content = self._checked(name, self._runs[run]["traces"][name])
-        return self._parsed(name, lambda raw: trace_from(raw, spec, dtype, direction), content)
+        entry = self._runs[run]["traces"][name]
+        return self._read(name, entry, lambda content: trace_from(content, spec, dtype, direction))
 
     def _file(self, name: str) -> Path:
         return self.root / f"{name}.safetensors"
 
-    def _checked(self, name: str, entry: dict[str, Any]) -> bytes:
+    def _read(self, name: str, entry: dict[str, Any], parse: Callable[[bytes], T]) -> T:
         path = self._file(name)
         try:
             content = path.read_bytes()
@@ -115,13 +109,10 @@ class TraceStore:
             raise FixtureError(f"{path} is missing. {REMEDY}") from None
         if hashlib.sha256(content).hexdigest() != entry["sha256"]:
             raise FixtureError(f"{path} is damaged: its sha256 is not the recorded one. {REMEDY}")
-        return content
-
-    def _parsed(self, name: str, parse: Callable[[bytes], T], content: bytes) -> T:
         try:
             return parse(content)
         except (SafetensorError, ValueError, TypeError, KeyError) as error:
-            raise FixtureError(f"{self._file(name)} holds no trace ({error}). {REMEDY}") from None
+            raise FixtureError(f"{path} holds no trace ({error}). {REMEDY}") from None
 
     def begin(self, provenance: dict[str, Any]) -> None:
         """Makes sure that what is added goes with what is there: same original, packages and flags."""
@@ -165,4 +156,4 @@ class TraceStore:
 
     def _write_manifest(self, content: dict[str, Any]) -> None:
         write_atomically(self.path, manifest_bytes(content))
-        self._manifest = None
+        self.__dict__.pop("manifest", None)  # is read again

@@ -31,7 +31,7 @@ from markupsafe import Markup
 from parity.errors import CannotRun, FixtureError, WeightsMissing
 from parity.files import canonical, write_atomically
 from parity.runs import curves, learners
-from parity.runs.curves import Recorded
+from parity.runs.curves import Curve, Recorded
 from parity.runs.learners import TrainingRun
 from parity.runs.runner import Workers
 from parity.runs.spec import PRESETS, RunSpec, new_name, preset
@@ -75,13 +75,13 @@ FULL: Plan = {
 def available(plan: Plan, recorded: Recorded, names: Sequence[str] | None = None) -> list[tuple[RunSpec, Share]]:
     """The presets of a plan; if none is named, those whose weights are there and whose curves are recorded."""
     chosen = []
-    for name, share in plan.items():
-        spec = preset(name).with_steps(share.steps)
+    for name in (name for name in plan if not names or name in names):
+        spec = preset(name).with_steps(plan[name].steps)
         problem = "" if names else missing(spec, recorded)
         if problem:
             print(f"{problem} It is left out.", file=sys.stderr)
-        elif names is None or name in names:
-            chosen.append((spec, share))
+        else:
+            chosen.append((spec, plan[name]))
     if not chosen:
         raise CannotRun("Nothing can be trained: for no preset there are both weights and recorded curves.")
     return chosen
@@ -99,11 +99,6 @@ def missing(spec: RunSpec, recorded: Recorded) -> str:
     return ""
 
 
-def can_train(name: str, spec: RunSpec) -> bool:
-    """Whether an implementation knows a preset; CannotRun where it does not learn at all."""
-    return learners.learner(name).train(spec) is not None
-
-
 def runs_of(
     names: Sequence[str], plan: Sequence[tuple[RunSpec, Share]], beside: Sequence[str] = ()
 ) -> list[TrainingRun]:
@@ -112,7 +107,7 @@ def runs_of(
     for spec, share in plan:
         counts = [(name, share.seeds) for name in names] + [(name, share.beside.get(name, 0)) for name in beside]
         for name, count in counts:
-            if count and can_train(name, spec):
+            if count and learners.learner(name).train(spec) is not None:
                 runs += [TrainingRun(name, spec.with_seed(seed)) for seed in range(count)]
     if not runs:
         raise CannotRun(f"{', '.join(names)} can train none of these presets: {', '.join(s.preset for s, _ in plan)}.")
@@ -126,18 +121,16 @@ def compare(runs: Sequence[TrainingRun], recorded: Recorded, folder: Path, worke
         name: {seed: curve.first(spec.num_steps) for seed, curve in recorded.curves(spec).items()}
         for name, spec in specs.items()
     }
-    trained = learners.train_all(runs, folder, workers)
-    panels = []
-    for name, spec in specs.items():
-        groups = []
-        for who in dict.fromkeys(run.learner for run in runs if run.spec.preset == name):
-            mine = {x.spec.seed: trained[x.key] for x in runs if (x.learner, x.spec.preset) == (who, name)}
-            groups.append(Group(who, mine, statistics.judge(list(mine.values()), list(refs[name].values()))))
-        panels.append(Panel(spec, refs[name], groups))
-    return panels
+    trained, curves_by_seed = learners.train_all(runs, folder, workers), dict[tuple[str, str], dict[int, Curve]]()
+    for run in runs:
+        curves_by_seed.setdefault((run.spec.preset, run.learner), {})[run.spec.seed] = trained[run.key]
+    panels = {name: Panel(spec, refs[name], []) for name, spec in specs.items()}
+    for (name, who), mine in curves_by_seed.items():
+        panels[name].groups.append(Group(who, mine, statistics.judge([*mine.values()], [*refs[name].values()])))
+    return list(panels.values())
 
 
-def what_the_audit_found(out: Path) -> list[str]:
+def audit_in_words(out: Path) -> list[str]:
     """On the layers of disco-torch, as `reports.audit` wrote it beside the page; where it has not run, that it can."""
     try:
         newest = json.loads((out / "audit.json").read_text(encoding="utf-8"))[-1]
@@ -146,41 +139,26 @@ def what_the_audit_found(out: Path) -> list[str]:
         return [f"Not asked for this page: `python -m reports.audit {DISCO_TORCH}` tells."]
 
 
-def write_data(panels: list[Panel], out: Path) -> tuple[str, list[str]]:
-    """Writes rows, summary and picture; returns the picture for the page, and the names of the files."""
-    table = figures.rows(panels).to_csv(index=False, float_format="%.6g")
-    write_atomically(out / "curves.csv", table.encode())
-    write_atomically(out / "summary.json", canonical(figures.summary(panels)).encode())
-    drawing = figures.figure(panels)
-    image = page.picture(drawing)
-    drawing.savefig(out / "curves.png", dpi=130)
-    return image, ["curves.csv", "summary.json", "curves.png"]
-
-
-def verdict_in_words(name: str, panels: Sequence[Panel]) -> tuple[bool, str]:
-    """Whether an implementation learns as the original does, and a sentence.
+def overall(states: Sequence[str]) -> tuple[bool, str]:
+    """The verdict over the states of all presets: whether it learns as the original does, and a badge.
 
     It does if it is different with no preset and equivalent with one at least.
     """
-    states = {p.spec.title: g.verdict.state for p in panels for g in p.groups if g.name == name}
-    said = "; ".join(f"{state} with {title}" for title, state in states.items())
-    return "different" not in states.values() and "equivalent" in states.values(), f"{name} learns Catch: {said}."
-
-
-def state_of(name: str, panels: Sequence[Panel]) -> str:
-    """The verdict on an implementation over all presets, in a few words."""
-    states = [g.verdict.state for p in panels for g in p.groups if g.name == name]
     alike = states.count("equivalent")
     if "different" in states or not alike:
-        return "different" if "different" in states else "undecided"
-    return "equivalent" if alike == len(states) else f"equivalent in {alike} of {len(states)}"
+        return False, "different" if "different" in states else "undecided"
+    return True, "equivalent" if alike == len(states) else f"equivalent in {alike} of {len(states)}"
 
 
-def made_section(panels: list[Panel], name: str, recorded: Recorded, command: str, out: Path) -> page.Section:
+def make_section(panels: list[Panel], name: str, recorded: Recorded, command: str, out: Path) -> page.Section:
     """The section of the page, and the files beside it."""
-    out.mkdir(parents=True, exist_ok=True)
-    image, files = write_data(panels, out)
-    is_equal, words = verdict_in_words(name, panels)
+    drawing, table = figures.figure(panels), figures.rows(panels).to_csv(index=False, float_format="%.6g")
+    image = page.picture(drawing)
+    write_atomically(out / "curves.csv", table.encode())
+    write_atomically(out / "summary.json", canonical(figures.summary(panels)).encode())
+    drawing.savefig(out / "curves.png", dpi=130)
+    states = {panel.spec.title: g.verdict.state for panel in panels for g in panel.groups if g.name == name}
+    is_equal, badge = overall(list(states.values()))
     is_beside = any(group.name == DISCO_TORCH for panel in panels for group in panel.groups)
     entry = recorded.manifest["curves"][panels[0].spec.preset]
     body = page.render(
@@ -189,27 +167,22 @@ def made_section(panels: list[Panel], name: str, recorded: Recorded, command: st
         image=image,
         measures=metrics.MEASURES,
         power={panel.spec.preset: figures.power_rows(list(panel.ref.values())) for panel in panels},
-        audit=what_the_audit_found(out) if is_beside else [],
+        audit=audit_in_words(out) if is_beside else [],
     )
-    packages = ", ".join(f"{package} {version}" for package, version in entry["packages"].items())
     return page.Section(
         name="curves",
         title=TITLE,
-        verdict=words,
+        verdict=f"{name} learns Catch: {'; '.join(f'{state} with {title}' for title, state in states.items())}.",
         is_equal=is_equal,
         command=command,
         body=body,
         provenance=[
             ("candidate", f"{name} ({learners.learner(name).description})"),
-            (
-                "reference",
-                f"the original's recorded curves: {entry['original']['repository']} at {entry['original']['commit']}",
-            ),
-            ("recorded with", packages),
+            *page.recorded_from("the original's recorded curves", entry),
             ("settings", "; ".join(_in_words(panel.spec) for panel in panels)),
         ],
-        files=files,
-        badge=state_of(name, panels),
+        files=["curves.csv", "summary.json", "curves.png"],
+        badge=badge,
     )
 
 
@@ -226,7 +199,7 @@ def shown_beside(names: Sequence[str]) -> list[str]:
     return [name for name, package in BESIDE.items() if name not in names and importlib.util.find_spec(package)]
 
 
-def section(implementation_name: str, out: Path, plan: Plan = DEFAULT) -> page.Section:
+def section(implementation_name: str, out: Path) -> page.Section:
     """The section for the whole page; a sentence where the implementation does not learn."""
     command = f"python -m reports.catch_curves --impl {implementation_name}"
     try:
@@ -236,34 +209,32 @@ def section(implementation_name: str, out: Path, plan: Plan = DEFAULT) -> page.S
         verdict = f"{implementation_name} does not learn."
         return page.Section("curves", TITLE, verdict, True, command, body, kind="not run")
     recorded = Recorded()
-    runs = runs_of([implementation_name], available(plan, recorded), shown_beside([implementation_name]))
-    return made_section(compare(runs, recorded, out / "runs", Workers()), implementation_name, recorded, command, out)
+    runs = runs_of([implementation_name], available(DEFAULT, recorded), shown_beside([implementation_name]))
+    return make_section(compare(runs, recorded, out / "runs", Workers()), implementation_name, recorded, command, out)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m reports.catch_curves", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    made.add_argument(
+    options = page.parser("reports.catch_curves", __doc__)
+    options.add_argument(
         "--impl",
         action="append",
         metavar="NAME",
-        help="who learns; may be given again, the first is judged (default: port)",
+        help="implementation that learns; may be repeated, the first is judged (default: port)",
     )
-    length = made.add_mutually_exclusive_group()
+    length = options.add_mutually_exclusive_group()
     length.add_argument("--quick", action="store_true", help="within 2 minutes on 2 cores")
     length.add_argument("--full", action="store_true", help="as many seeds as recorded; an hour with Disco103")
     chosen: dict[str, Any] = {"nargs": "+", "choices": PRESETS, "metavar": "NAME", "type": new_name}
-    made.add_argument("--presets", **chosen, help=f"only these: {', '.join(PRESETS)}")
-    made.add_argument("--settings", dest="presets", **chosen, help=argparse.SUPPRESS)
-    made.add_argument("--seeds", type=int, metavar="N", help="seeds 0 to N-1 for everyone")
-    made.add_argument("--steps", type=int, metavar="N", help="cut runs short; the original's are cut as well")
-    Workers.add_arguments(made)
-    made.add_argument("--recorded", type=Path, default=curves.FOLDER, metavar="DIR", help="(default: fixtures/curves)")
-    made.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
-    made.add_argument("--json", type=Path, metavar="FILE", help="write the verdict for machines")
-    return made
+    options.add_argument("--presets", **chosen, help=f"only these: {', '.join(PRESETS)}")
+    options.add_argument("--settings", dest="presets", **chosen, help=argparse.SUPPRESS)
+    options.add_argument("--seeds", type=int, metavar="N", help="seeds 0 to N-1 for everyone")
+    options.add_argument("--steps", type=int, metavar="N", help="cut runs short; the original's are cut as well")
+    Workers.add_arguments(options)
+    options.add_argument(
+        "--recorded", type=Path, default=curves.FOLDER, metavar="DIR", help="(default: fixtures/curves)"
+    )
+    return options
 
 
 def chosen_plan(args: argparse.Namespace) -> Plan:
@@ -291,20 +262,13 @@ def run(args: argparse.Namespace, command: str) -> page.Section:
     for panel in panels:
         for group in panel.groups:
             print(f"{panel.spec.title}, {group.name}: {group.verdict.words}")
-    return made_section(panels, names[0], recorded, command, args.out)
+    return make_section(panels, names[0], recorded, command, args.out)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 equivalent, 1 different (or undecided with every preset), 2 could not run."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    args = parser().parse_args(given)
-    try:
-        made = run(args, " ".join(["python -m reports.catch_curves", *given]))
-    except (CannotRun, FixtureError, WeightsMissing) as error:
-        print(f"reports.catch_curves: {error}", file=sys.stderr)
-        return 2
-    path = page.write([made], args.out)
-    if args.json:
-        write_atomically(args.json, page.as_json([made]))
-    print(f"{made.verdict}\nThe page is {path}")
-    return 0 if made.is_equal else 1
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    args = parser().parse_args(words)
+    return page.publish(
+        "reports.catch_curves", lambda: run(args, " ".join(["python -m reports.catch_curves", *words])), args
+    )

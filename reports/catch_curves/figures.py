@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from parity.runs.curves import Curve
 from parity.runs.spec import RunSpec
+from reports import page
 from reports.catch_curves import metrics, power, statistics
 from reports.catch_curves.metrics import MEASURES, MISSED
 from reports.catch_curves.power import ALPHA, FEWEST, POWER
@@ -45,7 +46,7 @@ class Panel:
 
     spec: RunSpec
     ref: Mapping[int, Curve]
-    groups: Sequence[Group]
+    groups: list[Group]
 
     def everyone(self) -> list[tuple[str, Mapping[int, Curve]]]:
         """All runs by implementation, the original's first."""
@@ -86,11 +87,8 @@ def power_rows(ref: Sequence[Curve]) -> list[dict[str, Any]]:
 
 def _numbers(curves: Mapping[int, Curve]) -> dict[str, Any]:
     """Each measure of each run, in the order of the seeds; None for a time never reached."""
-    found = metrics.measured(list(curves.values()))
-    return {
-        "seeds": list(curves),
-        **{name: [float(x) if math.isfinite(x) else None for x in values] for name, values in found.items()},
-    }
+    measures = metrics.measured(list(curves.values()))
+    return {"seeds": list(curves), **{name: page.finite(values.tolist()) for name, values in measures.items()}}
 
 
 def summary(panels: Sequence[Panel]) -> dict[str, Any]:
@@ -109,7 +107,7 @@ def summary(panels: Sequence[Panel]) -> dict[str, Any]:
                         "verdict": group.verdict.state,
                         "words": group.verdict.words,
                         **_numbers(group.curves),
-                        "comparisons": [c.as_json() for c in group.verdict.comparisons.values()],
+                        "comparisons": [asdict(c) for c in group.verdict.comparisons.values()],
                     }
                     for group in panel.groups
                 },

@@ -9,7 +9,7 @@ from scipy import stats
 from statsmodels.stats.power import TTestIndPower
 
 ALPHA = 0.05
-POWER = 0.8  # that the number of seeds needed is told for
+POWER = 0.8  # for which the number of seeds needed is computed
 FEWEST = 3  # seeds on each side
 MOST = 1000  # seeds that are still counted
 CERTAIN = (-10.0, 15.0)  # noncentralities of t at which a one-sided test never, and always, passes

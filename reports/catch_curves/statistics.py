@@ -11,7 +11,7 @@ is told, from the spread that was seen.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -76,10 +76,6 @@ class Comparison:
     censored: int = 0
     censored_ref: int = 0
 
-    def as_json(self) -> dict[str, Any]:
-        """For machines."""
-        return asdict(self)
-
 
 def pooled(x: np.ndarray, y: np.ndarray) -> float:
     """Standard deviation within two groups."""
@@ -103,29 +99,32 @@ def compare(measure: Measure, got: np.ndarray, ref: np.ndarray, bounds: tuple[fl
         got: [n], of the candidate's runs; infinite for a time never reached.
         ref: [n_ref], of the reference's.
     """
-    sizes: dict[str, Any] = {"measure": measure.name, "n": len(got), "n_ref": len(ref)}
-    sizes |= {"margin_low": measure.unscaled(bounds[0]), "margin_high": measure.unscaled(bounds[1])}
-    censored = [int(np.isinf(values).sum()) for values in (got, ref)]
-    if any(censored):
-        return _compare_censored(got, ref, {**sizes, "censored": censored[0], "censored_ref": censored[1]})
+    facts: dict[str, Any] = {"measure": measure.name, "n": len(got), "n_ref": len(ref)}
+    facts |= {"margin_low": measure.unscaled(bounds[0]), "margin_high": measure.unscaled(bounds[1])}
+    facts |= {"censored": int(np.isinf(got).sum()), "censored_ref": int(np.isinf(ref).sum())}
     x, y = measure.scaled(got), measure.scaled(ref)
-    means = {"got": measure.unscaled(float(x.mean())), "ref": measure.unscaled(float(y.mean()))}
+    for name, values in (("got", x), ("ref", y)):
+        facts[name] = measure.unscaled(float(values.mean())) if np.isfinite(values).all() else None
+    has_enough = min(len(x), len(y)) >= FEWEST
+    if facts["censored"] or facts["censored_ref"]:  # such times have no mean: when does each get there?
+        is_all = np.isinf(got).all() and np.isinf(ref).all()
+        p = float(stats.logrank(_observed(got), _observed(ref)).pvalue) if has_enough and not is_all else None
+        return Comparison(state=decide(None, p), p_different=p, **facts)
     effect = float(x.mean() - y.mean())
-    if min(len(x), len(y)) < FEWEST:
-        return Comparison(state="undecided", effect=measure.unscaled(effect), **means, **sizes)
+    facts["effect"] = measure.unscaled(effect)
+    if not has_enough:
+        return Comparison(state="undecided", **facts)
     spread = pooled(x, y)
     tests = _tests(x, y, bounds) if spread > 0 else _exact(effect, bounds)
     ends = {name: measure.unscaled(tests.pop(name)) for name in ("low", "high", "bootstrap_low", "bootstrap_high")}
     return Comparison(
         state=decide(tests["p_equivalent"], tests["p_different"]),
-        effect=measure.unscaled(effect),
         power=power.tost(spread, len(x), len(y), *bounds),
         seeds_needed=power.seeds_needed(spread, *bounds),
         detectable=measure.unscaled(power.detectable(spread, len(x), len(y))),
-        **means,
         **ends,
         **tests,
-        **sizes,
+        **facts,
     )
 
 
@@ -145,31 +144,14 @@ def _exact(effect: float, bounds: tuple[float, float]) -> dict[str, float]:
     return {"p_equivalent": float(not bounds[0] < effect < bounds[1]), "p_different": float(effect == 0.0), **ends}
 
 
-def _compare_censored(got: np.ndarray, ref: np.ndarray, sizes: dict[str, Any]) -> Comparison:
-    """Times that some run never reaches have no mean: the log-rank test compares when each gets there."""
-    means = {"got": _geometric_mean(got), "ref": _geometric_mean(ref)}
-    is_all = np.isinf(got).all() and np.isinf(ref).all()
-    p = None if is_all or min(len(got), len(ref)) < FEWEST else float(stats.logrank(*map(_observed, (got, ref))).pvalue)
-    return Comparison(state=decide(None, p), p_different=p, **means, **sizes)
-
-
 def _observed(times: np.ndarray) -> stats.CensoredData:
-    seen = times[np.isfinite(times)]
     # Whoever has not got there by the end may be put just behind the last who has: only the order counts.
-    return stats.CensoredData(uncensored=seen, right=np.full(int(np.isinf(times).sum()), 1e9))
-
-
-def _geometric_mean(times: np.ndarray) -> float | None:
-    return float(np.exp(np.log(times).mean())) if np.isfinite(times).all() else None
+    return stats.CensoredData(uncensored=times[np.isfinite(times)], right=np.full(int(np.isinf(times).sum()), 1e9))
 
 
 def bootstrap_difference(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     """The 90% interval of a difference of means, seeds drawn anew in both groups."""
-
-    def difference(a: np.ndarray, b: np.ndarray, axis: int) -> np.ndarray:
-        return a.mean(axis=axis) - b.mean(axis=axis)
-
-    low, high = _interval((x, y), difference, 1 - 2 * ALPHA)
+    low, high = _interval((x, y), lambda a, b, axis: a.mean(axis=axis) - b.mean(axis=axis), 1 - 2 * ALPHA)
     return float(low), float(high)
 
 
@@ -180,7 +162,7 @@ def band(rates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _interval(samples: tuple[np.ndarray, ...], statistic: Any, level: float) -> tuple[Any, Any]:
     """By percentiles; seeds stand along the first axis, and whole runs are drawn."""
-    found = stats.bootstrap(
+    interval = stats.bootstrap(
         *(samples, statistic),
         confidence_level=level,
         n_resamples=RESAMPLES,
@@ -190,7 +172,7 @@ def _interval(samples: tuple[np.ndarray, ...], statistic: Any, level: float) -> 
         vectorized=True,
         rng=np.random.default_rng(0),
     ).confidence_interval
-    return found.low, found.high
+    return interval.low, interval.high
 
 
 @dataclass(frozen=True)
@@ -215,21 +197,24 @@ def judge(got: Sequence[Curve], ref: Sequence[Curve]) -> Verdict:
     if the deciding measures are.
     """
     mine, theirs = measured(got), measured(ref)
-    is_there = {m.name: not np.isnan([*mine[m.name], *theirs[m.name]]).any() for m in MEASURES}
-    found = {m.name: compare(m, mine[m.name], theirs[m.name], m.bounds(ref)) for m in MEASURES if is_there[m.name]}
-    differing = _differing(found)
-    deciding = [found[m.name] for m in DECIDING if m.name in found]
+    comparisons = {
+        m.name: compare(m, mine[m.name], theirs[m.name], m.bounds(ref))
+        for m in MEASURES
+        if not np.isnan([*mine[m.name], *theirs[m.name]]).any()
+    }
+    differing = _differing(comparisons)
+    deciding = [comparisons[m.name] for m in DECIDING if m.name in comparisons]
     state: State = "undecided"
     if differing:
         state = "different"
     elif all(c.state == "equivalent" for c in deciding):
         state = "equivalent"
-    return Verdict(state, found, in_words(state, deciding, differing))
+    return Verdict(state, comparisons, in_words(state, deciding, differing))
 
 
-def _differing(found: Mapping[str, Comparison]) -> list[str]:
+def _differing(comparisons: Mapping[str, Comparison]) -> list[str]:
     """Measures that differ by the tests of all of them together, and are not equivalent."""
-    tested = [c for c in found.values() if c.p_different is not None]
+    tested = [c for c in comparisons.values() if c.p_different is not None]
     if not tested:
         return []
     rejected = multipletests([c.p_different for c in tested], ALPHA, method="holm")[0]

@@ -21,14 +21,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from parity.errors import CannotRun, FixtureError, WeightsMissing
-from parity.files import canonical, write_atomically
+from parity.errors import CannotRun, WeightsMissing
+from parity.files import canonical
 from parity.layers.spec import Arrays
 from parity.mutants import edits_of
 from parity.mutants.coverage import source_digest
@@ -41,10 +41,10 @@ from parity.runs.trace import Trace, trace_bytes, trace_from
 from parity.runs.trace_store import TRACES, TraceStore
 from reports import page
 from reports.lockstep import port_run, resync
-from reports.lockstep.compared import ComparedRun
+from reports.lockstep.resync import ResyncPlan
 from reports.lockstep.section import TITLE as TITLE
-from reports.lockstep.section import section_of, summary
-from reports.lockstep.verdict import Verdict
+from reports.lockstep.section import section_of
+from reports.lockstep.verdict import ComparedRun, Verdict
 
 QUICK = {"disco103": 60, "bundled": 300}  # steps at most, by preset; actor-critic has 120
 DTYPES = ("float64", "float32")
@@ -60,7 +60,7 @@ class Plan:
         presets: of the runs; none means all.
         seeds: of the runs; none means all.
         dtypes: to compute in.
-        steps: at most, of each run, by its preset; as many as its trace has where nothing is said.
+        steps: at most, of each run, by its preset; as many as its trace has by default.
         edits: changes to the port.
         workers: where jobs run.
         folder: for runs that have ended, so that none is repeated.
@@ -75,26 +75,36 @@ class Plan:
     workers: Workers = field(default_factory=Workers)
     folder: Path = page.OUT / "lockstep"
 
-    def specs(self) -> dict[str, RunSpec]:
-        """Of the runs, by name."""
-        specs = {
-            name: spec
-            for name, spec in self.store.specs().items()
+    @property
+    def specs(self) -> list[RunSpec]:
+        """Of the runs."""
+        specs = [
+            spec
+            for spec in self.store.specs().values()
             if (not self.presets or spec.preset in self.presets) and (not self.seeds or spec.seed in self.seeds)
-        }
+        ]
         if not specs:
             raise CannotRun(
                 f"There is no trace of such a run in {self.store.root}; `python -m reference trace` records one."
             )
         return specs
 
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Provenance of the original's traces."""
+        return self.store.manifest
+
     def trace(self, name: str, dtype: str, direction: int = 0) -> Trace:
         """A trace of the original's, as long as the plan wants it."""
         trace = self.store.load(name, dtype, direction)
         return trace.cut(self.steps.get(trace.spec.preset, trace.steps))
 
-    def job(self, spec: RunSpec, dtype: str) -> Job:
-        """The port's run for a trace."""
+    def jobs(self, spec: RunSpec) -> list[Job]:
+        """The port's runs, one for each precision that was recorded and is wanted."""
+        recorded = [dtype for dtype, direction in self.store.traces(spec.name) if not direction]
+        return [self._job(spec, dtype) for dtype in recorded if dtype in self.dtypes]
+
+    def _job(self, spec: RunSpec, dtype: str) -> Job:
         trace, params = self.trace(spec.name, dtype), self.store.params(spec.name)
         settings = canonical([spec.as_json(), dtype, torch.__version__, [str(edit) for edit in self.edits]])
         key = runner.key(source_digest(), settings, trace.actions, trace.digests, trace.noise)
@@ -102,48 +112,45 @@ class Plan:
         arguments, path = (spec, dtype, params, trace, self.edits), self.folder / f"{trace.name}.{key}.safetensors"
         return Job(f"{spec.name} in {dtype}", run_port, arguments, trace.steps, path, cost)
 
+    def compared(self, job: Job, content: bytes) -> ComparedRun:
+        """The port's run against the trace, and the original's other runs against it too."""
+        spec, dtype, *_ = job.arguments
+        recorded = self.store.traces(spec.name)
+        got, ref = trace_from(content, spec, dtype), self.trace(spec.name, dtype)
+        directions = [direction for recorded_dtype, direction in recorded if recorded_dtype == dtype and direction]
+        own = {f"perturbed {k}": compare(ref, self.trace(spec.name, dtype, k)) for k in directions}
+        wide, to_truth = None, float("nan")
+        if dtype == "float32" and ("float64", 0) in recorded:
+            truth = self.trace(spec.name, "float64")
+            wide, to_truth = compare(ref, truth), drift_ratio(compare(truth, got), [compare(truth, ref)])
+        return ComparedRun(spec.preset, spec.name, dtype, compare(ref, got), own, wide, to_truth)
+
 
 def run_port(spec: RunSpec, dtype: str, params: Arrays, reference: Trace, edits: Sequence[Edit]) -> bytes:
     """The port's trace, as the content of a file."""
     return trace_bytes(port_run.run(spec, dtype, params, reference, edits))
 
 
-def compare_run(plan: Plan, got: Trace) -> ComparedRun:
-    """The port's run against the trace, and the original's other runs against it too."""
-    name, dtype = got.spec.name, got.dtype
-    ref, recorded = plan.trace(name, dtype), plan.store.traces(name)
-    directions = [direction for recorded_dtype, direction in recorded if recorded_dtype == dtype and direction]
-    own = {f"perturbed {k}": compare(ref, plan.trace(name, dtype, k)) for k in directions}
-    wide, to_truth = None, float("nan")
-    if dtype == "float32" and ("float64", 0) in recorded:
-        truth = plan.trace(name, "float64")
-        wide, to_truth = compare(ref, truth), drift_ratio(compare(truth, got), [compare(truth, ref)])
-    return ComparedRun(got.spec.preset, name, dtype, compare(ref, got), own, wide, to_truth)
-
-
-def run(plan: Plan) -> Verdict:
-    """Runs the port as planned, and judges it."""
+def run(plan: Plan | ResyncPlan) -> Verdict:
+    """Runs the port as planned, and judges it; what is kept from before is read again."""
     started, skipped, jobs = time.perf_counter(), dict[str, str](), list[Job]()
-    for name, spec in plan.specs().items():
+    for spec in plan.specs:
         try:
             spec.meta_params()
+            jobs += plan.jobs(spec)
         except WeightsMissing as error:
-            skipped[name] = str(error)
-            continue
-        recorded = [dtype for dtype, direction in plan.store.traces(name) if not direction and dtype in plan.dtypes]
-        jobs += [plan.job(spec, dtype) for dtype in recorded]
+            skipped[spec.name] = str(error)
     if not jobs:
         raise CannotRun("; ".join(skipped.values()) or "There is no trace in these precisions.")
-    results = runner.run_all(jobs, plan.workers, "runs of the port")
-    runs = [compare_run(plan, trace_from(content, *job.arguments[:2])) for job, content in results]
+    runs = [plan.compared(job, content) for job, content in runner.run_all(jobs, plan.workers, "runs of the port")]
     runs.sort(key=lambda run: (PRESETS.index(run.preset), run.dtype, run.name))
     return Verdict(runs, skipped, time.perf_counter() - started)
 
 
 def record_live(args: argparse.Namespace, folder: Path) -> TraceStore:
     """Runs the original as asked for, in processes of its own."""
-    command = [sys.executable, "-m", "reference", "trace", *(args.presets or ("bundled",)), "--out", str(folder)]
-    command += ["--seeds", ",".join(str(seed) for seed in args.seeds or (0,))]
+    command = [sys.executable, "-m", "reference", "trace", *args.presets, "--out", str(folder)]
+    command += ["--seeds", ",".join(str(seed) for seed in args.seeds)]
     command += ["--steps", str(args.steps)] if args.steps else []
     command += [] if args.jobs is None else ["--jobs", str(args.jobs)]
     command += ["--scheduler", args.scheduler] if args.scheduler else []
@@ -153,11 +160,9 @@ def record_live(args: argparse.Namespace, folder: Path) -> TraceStore:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m reports.lockstep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    presets: dict[str, Any] = {"nargs": "+", "choices": PRESETS, "type": new_name}
-    parser.add_argument("--presets", **presets, default=[], help="of the runs (default: all)")
+    parser = page.parser("reports.lockstep", __doc__)
+    presets: dict[str, Any] = {"nargs": "+", "choices": PRESETS, "type": new_name, "default": []}
+    parser.add_argument("--presets", **presets, help="of the runs (default: all)")
     parser.add_argument("--kinds", dest="presets", **presets, help=argparse.SUPPRESS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[], help="of the runs (default: all)")
     parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), choices=DTYPES, help="(default: both)")
@@ -175,66 +180,55 @@ def _parser() -> argparse.ArgumentParser:
     edit: dict[str, Any] = {"nargs": 3, "action": "append", "default": [], "metavar": ("MODULE", "OLD", "NEW")}
     parser.add_argument("--edit", **edit, help="change the port")
     Workers.add_arguments(parser)
-    parser.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the summary for machines here too")
     return parser
 
 
-def _edits(args: argparse.Namespace) -> tuple[Edit, ...]:
-    return (*edits_of(args.plant), *(Edit(*edit) for edit in args.edit))
-
-
-def run_traces(args: argparse.Namespace) -> tuple[Verdict, dict[str, Any]]:
-    """The verdict on runs against traces, recorded or live; and where the traces come from."""
+def planned(args: argparse.Namespace) -> Plan | ResyncPlan:
+    """What the options ask for; a live original runs as a part of this, unless the port is resynchronised with it."""
+    if args.steps is not None and args.steps < 1:
+        raise CannotRun("--steps takes at least 1.")
     folder, workers = args.out / "lockstep", Workers.from_arguments(args)
+    edits = (*edits_of(args.plant), *(Edit(*edit) for edit in args.edit))
+    if args.live:
+        args.presets, args.seeds = args.presets or ["bundled"], args.seeds or [0]
+    if args.resync_every is not None:
+        specs, origin = specs_to_resync(args), resync.provenance()
+        workers = replace(workers, environment=origin["flags"])
+        return ResyncPlan(specs, args.resync_every, origin, edits, workers, folder / "live")
     if args.live and args.quick and args.steps is None:
         args.steps = min(QUICK.values())  # so that the original runs no longer either
     steps = dict.fromkeys(PRESETS, args.steps) if args.steps else QUICK if args.quick else {}
     store = record_live(args, folder / "live") if args.live else TraceStore(args.traces)
-    plan = Plan(store, *_presets_and_seeds(args), args.dtypes, steps, _edits(args), workers, folder)
-    return run(plan), store.manifest
+    return Plan(store, args.presets, args.seeds, args.dtypes, steps, edits, workers, folder)
 
 
-def _presets_and_seeds(args: argparse.Namespace) -> tuple[Sequence[str], Sequence[int]]:
-    """Those that are asked for; live, one run if none is."""
-    return args.presets or (("bundled",) if args.live else ()), args.seeds or ((0,) if args.live else ())
-
-
-def run_resynced(args: argparse.Namespace) -> tuple[Verdict, dict[str, Any]]:
-    """The verdict on resynchronised runs; and the provenance of the original."""
+def specs_to_resync(args: argparse.Namespace) -> list[RunSpec]:
+    """The runs in which the port is resynchronised; CannotRun where options do not go together."""
     if not args.live or args.quick or args.traces != TRACES or resync.DTYPE not in args.dtypes:
         raise CannotRun(f"--resync-every goes with --live, without --quick and --traces, and is in {resync.DTYPE}.")
-    presets, seeds = _presets_and_seeds(args)
-    specs = [lockstep_preset(name, seed, args.steps) for name in presets for seed in seeds]
+    specs = [lockstep_preset(name, seed, args.steps) for name in args.presets for seed in args.seeds]
     shortest, every = min(spec.num_steps for spec in specs), args.resync_every
     if not 1 <= every < shortest:
         raise CannotRun(f"--resync-every takes from 1 step to {shortest - 1}, one less than a run has; got {every}.")
-    origin, workers = resync.provenance(), Workers.from_arguments(args)
-    return resync.run(specs, every, _edits(args), workers, args.out / "lockstep" / "live", origin), origin
+    return specs
 
 
 def section(implementation_name: str, out: Path) -> page.Section:
     """The section of the page, quick; only the port can be run so, whatever is reported on."""
     plan = Plan(TraceStore(), steps=QUICK, folder=out / "lockstep")
-    return section_of(run(plan), plan.store.manifest, "python -m reports.lockstep --quick", out)
+    return section_of(run(plan), plan.origin, "python -m reports.lockstep --quick", out)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 equal, 1 different, 2 could not run."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     args = _parser().parse_args(words)
-    try:
-        if args.steps is not None and args.steps < 1:
-            raise CannotRun("--steps takes at least 1.")
-        verdict, origin = run_traces(args) if args.resync_every is None else run_resynced(args)
-        made = section_of(verdict, origin, " ".join(["python -m reports.lockstep", *words]), args.out, args.live)
-    except (CannotRun, FixtureError) as error:
-        print(f"reports.lockstep: {error}", file=sys.stderr)
-        return 2
-    path = page.write([made], args.out)
-    if args.json:
-        write_atomically(args.json, canonical(summary(verdict)).encode())
-    for group in verdict.groups:
-        print(group.sentence())
-    print(f"{made.verdict}\nThe page is {path}")
-    return 0 if verdict.is_equal else 1
+
+    def make() -> page.Section:
+        plan = planned(args)
+        verdict = run(plan)
+        for group in verdict.groups:
+            print(group.sentence())
+        return section_of(verdict, plan.origin, " ".join(["python -m reports.lockstep", *words]), args.out, args.live)
+
+    return page.publish("reports.lockstep", make, args)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any
@@ -17,6 +17,18 @@ from parity.mutants.mutate import Edit, edited
 from parity.runs import runner
 from parity.runs.spec import RunSpec, gumbel
 from parity.runs.trace import Recording, Trace
+
+LOGITS = "agent_outs/logits"
+ADAPTERS = {  # rule -> functions of the port's adapter: its agent, and from the flat state of a learner and back
+    "disco": ("inputs.agent", "learning.learner_state", "learning.flat_learner_state"),
+    "actor_critic": ("rules.actor_critic_agent", "rules.actor_critic_state", "rules.flat_actor_critic_state"),
+}
+
+
+def adapter(rule: str) -> list[Callable[..., Any]]:
+    """The functions of `ADAPTERS` for a rule, of the port as it is imported now."""
+    names = [name.split(".") for name in ADAPTERS[rule]]
+    return [getattr(importlib.import_module(f"port.adapter.{module}"), function) for module, function in names]
 
 
 class OriginalNoise:
@@ -68,6 +80,8 @@ class PortLoop:
     """A run of the port in one precision, from given parameters; of the port as it is imported when this is made.
 
     Attributes:
+        spec: of the run.
+        agent: the port's.
         loop: the port's evaluation loop.
         noise: the original's.
     """
@@ -78,7 +92,9 @@ class PortLoop:
             importlib.import_module(f"port.{name}") for name in ("evaluate.eval_loop", "weights")
         )
         precision = getattr(torch, dtype)
-        self.agent = agent = agent_for(spec)
+        make_agent, self._state_from, self._flat_state = adapter(spec.rule)
+        self.spec, self.agent = spec, make_agent(spec.settings)
+        agent = self.agent
         start = self._weights.load_agent_params(params, agent.config, agent.obs_spec, agent.num_actions, precision)
         meta = {}
         if spec.weights:
@@ -103,9 +119,23 @@ class PortLoop:
         recording.add(actions, scores, self.noise.last, report.logs, params)
         return actions, scores
 
+    @property
+    def learner(self) -> Arrays:
+        """Its learner, flat, by the names of the learner step's layer."""
+        return {name: x.numpy() for name, x in self._flat_state(self.loop.state, self.spec.settings).items()}
 
-def agent_for(spec: RunSpec) -> Any:
-    """The port's agent for a run."""
-    if spec.rule == "disco":
-        return importlib.import_module("port.adapter.inputs").agent(spec.settings)
-    return importlib.import_module("port.adapter.rules").actor_critic_agent(spec.settings)
+    def resynchronise(self, learner: Arrays, logits: np.ndarray) -> None:
+        """Puts the port where the original is.
+
+        Args:
+            learner: the original's, flat, by the names of the learner step's layer.
+            logits: [L, N, A], by which all N trajectories so far were acted there.
+        """
+        tensors = {name: torch.tensor(np.asarray(x)) for name, x in learner.items()}
+        self.loop.state = self._state_from(tensors, self.spec.settings)
+        columns, rest = self.loop.buffer.save()
+        N = logits.shape[1]
+        numbers = np.arange(N - len(self.loop.buffer), N)  # of the trajectories that are in the buffer
+        places = torch.from_numpy(numbers % self.spec.loop.capacity)
+        replaced = columns[LOGITS].clone().index_copy_(1, places, torch.from_numpy(logits[:, numbers]))
+        self.loop.buffer.restore({**columns, LOGITS: replaced}, rest)

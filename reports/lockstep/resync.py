@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import importlib
 import json
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,10 @@ from safetensors.numpy import save as save_tensors
 
 from parity.compare import Row
 from parity.compare import compare as compare_arrays
-from parity.errors import CannotRun, FixtureError, WeightsMissing
+from parity.errors import CannotRun, FixtureError
 from parity.files import canonical
 from parity.implementation import load
 from parity.layers.spec import Arrays
-from parity.mutants.coverage import source_digest
 from parity.mutants.mutate import Edit, edited
 from parity.runs import runner
 from parity.runs.lockstep import compare
@@ -40,18 +38,12 @@ from parity.runs.trace import Recording, Trace, first_difference, trace_bytes, t
 from parity.sigma import Rounding
 from parity.sketch import reduced
 from parity.tolerance import PRECISIONS
-from reports.lockstep.compared import LearnerStep, ResyncedRun
 from reports.lockstep.port_run import PortLoop
-from reports.lockstep.verdict import Verdict
+from reports.lockstep.verdict import ComparedRun, LearnerStep
 
 DTYPE = "float64"  # in float32 two programs diverge within some tens of steps, wherever they begin
-LOGITS = "agent_outs/logits"
 _BITS = (PRECISIONS[DTYPE],)
 LAYERS = {"disco": "agent/learner_step", "actor_critic": "agent/actor_critic_step"}
-ADAPTERS = {  # rule -> module of the port's adapter, and its functions from the flat state of a learner and to it
-    "disco": ("learning", "learner_state", "flat_learner_state"),
-    "actor_critic": ("rules", "actor_critic_state", "flat_actor_critic_state"),
-}
 
 
 def provenance() -> dict[str, Any]:
@@ -68,37 +60,40 @@ def provenance() -> dict[str, Any]:
     return origin
 
 
-def run(
-    specs: Sequence[RunSpec], every: int, edits: Sequence[Edit], workers: Workers, folder: Path, origin: dict[str, Any]
-) -> Verdict:
-    """Runs all specs in both programs; what is kept from before is read again.
+@dataclass(frozen=True)
+class ResyncPlan:
+    """Runs of both programs, in which the port is resynchronised.
 
-    Args:
+    Attributes:
         specs: of the runs.
         every: steps from one resynchronisation to the next.
+        origin: provenance of the original, as `provenance` gives it.
         edits: changes to the port.
         workers: where jobs run.
-        folder: for runs that have ended.
-        origin: provenance of the original, as `provenance` gives it.
+        folder: for runs that have ended, so that none is repeated.
     """
-    started, skipped, jobs = time.perf_counter(), dict[str, str](), list[Job]()
-    sources = [source_digest(package) for package in runner.PACKAGES]
-    for spec in specs:
-        try:
-            weights = spec.meta_params()
-        except WeightsMissing as error:
-            skipped[spec.name] = str(error)
-            continue
-        settings = canonical([spec.as_json(), origin, every, torch.__version__, [str(edit) for edit in edits]])
-        key = runner.key(*sources, settings, *(weights[name] for name in sorted(weights)))
-        path = folder / f"{spec.name}.resync{every}.{key}.safetensors"
-        jobs.append(Job(spec.name, run_and_pack, (spec, every, edits), spec.num_steps, path, spec.seconds))
-    if not jobs:
-        raise CannotRun("; ".join(skipped.values()))
-    results = runner.run_all(jobs, replace(workers, environment=origin["flags"]), "resynchronised runs")
-    runs = [unpack(job.arguments[0], every, content) for job, content in results]
-    runs.sort(key=lambda one: [job.name for job in jobs].index(one.name))
-    return Verdict(runs, skipped, time.perf_counter() - started)
+
+    specs: Sequence[RunSpec]
+    every: int
+    origin: dict[str, Any]
+    edits: tuple[Edit, ...]
+    workers: Workers
+    folder: Path
+
+    def jobs(self, spec: RunSpec) -> list[Job]:
+        """The run of both programs."""
+        weights, edits = spec.meta_params(), [str(edit) for edit in self.edits]
+        settings = canonical([spec.as_json(), self.origin, self.every, torch.__version__, edits])
+        key = runner.key(runner.loaded_code(), settings, *(weights[name] for name in sorted(weights)))
+        path = self.folder / f"{spec.name}.resync{self.every}.{key}.safetensors"
+        return [Job(spec.name, run_and_pack, (spec, self.every, self.edits), spec.num_steps, path, spec.seconds)]
+
+    def compared(self, job: Job, content: bytes) -> ComparedRun:
+        """What `run_and_pack` packed, compared."""
+        spec, parts = job.arguments[0], {name: array.tobytes() for name, array in load_tensors(content).items()}
+        ref, got = (trace_from(parts[name], spec, DTYPE) for name in ("ref", "got"))
+        steps = [LearnerStep(*step) for step in json.loads(parts["learner_steps"])]
+        return ComparedRun(spec.preset, spec.name, DTYPE, compare(ref, got), every=self.every, learner_steps=steps)
 
 
 def run_and_pack(spec: RunSpec, every: int, edits: Sequence[Edit]) -> bytes:
@@ -109,41 +104,30 @@ def run_and_pack(spec: RunSpec, every: int, edits: Sequence[Edit]) -> bytes:
     return save_tensors({**traces, "learner_steps": steps})
 
 
-def unpack(spec: RunSpec, every: int, content: bytes) -> ResyncedRun:
-    """What `run_and_pack` packed, compared."""
-    parts = {name: array.tobytes() for name, array in load_tensors(content).items()}
-    ref, got = (trace_from(parts[name], spec, DTYPE) for name in ("ref", "got"))
-    learner_steps = [LearnerStep(*step) for step in json.loads(parts["learner_steps"])]
-    return ResyncedRun(spec.preset, spec.name, DTYPE, compare(ref, got), every=every, learner_steps=learner_steps)
-
-
 class OriginalRun:
-    """A run of the original, and how far rounding takes its last learner step."""
+    """A run of the original, and how far rounding takes its last learner step.
+
+    Attributes:
+        spec: of the run.
+        params: the initial ones.
+        loop: the original's; its learner is flat, by the names of the learner step's layer.
+        steps: trains, step by step.
+    """
 
     def __init__(self, spec: RunSpec):
         """Begins with the original's own first parameters."""
         eval_loop = importlib.import_module("reference.original.eval_loop")
         self.spec, self.params = spec, eval_loop.initial_params(spec)
-        self._loop = eval_loop.OriginalLoop(spec, DTYPE, self.params)
-        self._learn, self._loop.learn = self._loop.learn, self._learn_and_note
+        self.loop = eval_loop.OriginalLoop(spec, DTYPE, self.params)
+        self.steps, learn = self.loop.steps, self.loop.learn
         self._meta_params = {f"meta_params/{name}": value for name, value in spec.meta_params().items()}
         self._inputs: Arrays = {}
 
-    def _learn_and_note(self, batch: Arrays) -> dict[str, float]:
-        """A learner step whose inputs are kept."""
-        self._inputs = {**self._loop.learner, **{f"rollout/{name}": value for name, value in batch.items()}}
-        logs: dict[str, float] = self._learn(batch)
-        return logs
+        def learn_from_kept_inputs(batch: Arrays) -> Any:
+            self._inputs = {**self.loop.learner, **{f"rollout/{name}": value for name, value in batch.items()}}
+            return learn(batch)
 
-    @property
-    def learner(self) -> Arrays:
-        """Its learner, flat, by the names of the learner step's layer."""
-        learner: Arrays = self._loop.learner
-        return learner
-
-    def steps(self) -> Iterator[Any]:
-        """Trains, step by step."""
-        yield from self._loop.steps()
+        self.loop.learn = learn_from_kept_inputs
 
     def rounding(self) -> Rounding:
         """Of the last learner step, by Monte Carlo arithmetic; full-size programs run faster as users compile them."""
@@ -176,7 +160,8 @@ def resynced(
         is_same_state = True
         for step in original.steps():
             actions, scores = port.step(got)
-            _check_noise(spec, len(ref), step.noise, port.noise.last)
+            if not np.array_equal(step.noise, port.noise.last):
+                raise FixtureError(f"{spec.name}: the noise of step {len(ref)} is not the same on both sides.")
             ref.add(step.rollout["actions"], scores, step.noise, step.logs, step.params)
             acted_logits.append(step.rollout["logits"])
             runner.report_step(len(ref))
@@ -184,31 +169,14 @@ def resynced(
             if first is not None:
                 break
             if is_same_state and step.logs:
-                pair = original.learner, port_state(port, spec)
-                compared.append(compare_learners(len(ref), spec, *pair, original.rounding()))
+                compared.append(
+                    compare_learners(len(ref), spec, original.loop.learner, port.learner, original.rounding())
+                )
                 is_same_state = False
             if len(ref) % every == 0:
-                resynchronise(port, spec, original.learner, np.concatenate(acted_logits, axis=1))
+                port.resynchronise(original.loop.learner, np.concatenate(acted_logits, axis=1))
                 is_same_state = True
     return ref.trace(), replace(got.trace(), first=first), compared
-
-
-def _check_noise(spec: RunSpec, step: int, ref: np.ndarray, got: np.ndarray) -> None:
-    if not np.array_equal(ref, got):
-        raise FixtureError(f"{spec.name}: the noise of step {step} is not the same on both sides.")
-
-
-def _adapter(spec: RunSpec) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The port's functions from a flat learner's state to its own, and back."""
-    module, *names = ADAPTERS[spec.rule]
-    make, flatten = (getattr(importlib.import_module(f"port.adapter.{module}"), name) for name in names)
-    return make, flatten
-
-
-def port_state(port: PortLoop, spec: RunSpec) -> Arrays:
-    """The port's learner, flat, by the names of the learner step's layer."""
-    _, flatten = _adapter(spec)
-    return {name: x.numpy() for name, x in flatten(port.loop.state, spec.settings).items()}
 
 
 def compare_learners(step: int, spec: RunSpec, ref: Arrays, got: Arrays, rounding: Rounding) -> LearnerStep:
@@ -216,33 +184,13 @@ def compare_learners(step: int, spec: RunSpec, ref: Arrays, got: Arrays, roundin
     if ref.keys() != got.keys():
         odd = ", ".join(sorted(ref.keys() ^ got.keys()))
         raise CannotRun(f"After {step} steps only one of the port and the original has this in its state: {odd}.")
-    rows = [_row(spec, name, np.asarray(ref[name]), got[name], rounding) for name in ref]
+    rows, (bits,) = list[Row](), _BITS
+    for name, exact in ref.items():
+        truth = reduced(np.asarray(exact))
+        sigma = rounding.sigmas["value"].get(name, {}).get(bits, np.zeros(truth.shape))
+        others = rounding.alternatives.get(name, {}).get(bits)
+        where = (LAYERS[spec.rule], spec.name, name)
+        rows.append(compare_arrays(where, "value", DTYPE, truth, got[name], sigma, np.shape(exact), others))
     worst = max(rows, key=lambda row: row.ratio)
     is_equal = all(row.equal for row in rows)
     return LearnerStep(step, worst.output, worst.max_rel, worst.sigmas, worst.ratio, is_equal)
-
-
-def _row(spec: RunSpec, name: str, ref: np.ndarray, got: np.ndarray, rounding: Rounding) -> Row:
-    truth, (bits,) = reduced(ref), _BITS
-    sigma = rounding.sigmas["value"].get(name, {}).get(bits, np.zeros(truth.shape))
-    others = rounding.alternatives.get(name, {}).get(bits)
-    return compare_arrays((LAYERS[spec.rule], spec.name, name), "value", DTYPE, truth, got, sigma, ref.shape, others)
-
-
-def resynchronise(port: PortLoop, spec: RunSpec, learner: Arrays, logits: np.ndarray) -> None:
-    """Puts the port where the original is.
-
-    Args:
-        port: its run.
-        spec: of the run.
-        learner: the original's, flat, by the names of the learner step's layer.
-        logits: [L, N, A], by which all N trajectories so far were acted there.
-    """
-    state_of, _ = _adapter(spec)
-    port.loop.state = state_of({name: torch.tensor(np.asarray(x)) for name, x in learner.items()}, spec.settings)
-    columns, rest = port.loop.buffer.save()
-    N = logits.shape[1]
-    numbers = np.arange(N - len(port.loop.buffer), N)  # of the trajectories that are in the buffer
-    places = torch.from_numpy(numbers % spec.loop.capacity)
-    replaced = columns[LOGITS].clone().index_copy_(1, places, torch.from_numpy(logits[:, numbers]))
-    port.loop.buffer.restore({**columns, LOGITS: replaced}, rest)

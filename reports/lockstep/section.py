@@ -12,13 +12,12 @@ from matplotlib.figure import Figure
 
 from parity.files import canonical, write_atomically
 from parity.runs.lockstep import Comparison
+from parity.runs.trace import FirstDifference
 from reports import page
-from reports.lockstep.compared import ComparedRun
-from reports.lockstep.verdict import DRIFT_LIMIT, Group, Verdict, in_words
+from reports.lockstep.verdict import DRIFT_LIMIT, ComparedRun, Group, Verdict, in_words
 
 TITLE = "In lockstep with the original"
 BLUE, ORANGE, GREEN = "#2a78d6", "#d97a1f", "#2e8b57"
-RECORDED_WITH = ("jax", "dm-haiku", "rlax", "distrax", "optax")
 WEIGHTS = {
     "disco103": "Disco103 (sha256 verified)",
     "bundled": "the bundled rule, meta-trained here",
@@ -41,14 +40,10 @@ def table(runs: Sequence[ComparedRun]) -> pd.DataFrame:
         others = one.own if one.wide is None else {**one.own, "in float64": one.wide}
         for label, other in others.items():
             name = f"own_{label.replace(' ', '_')}"
-            columns[f"{name}_loss_difference"] = _padded(other.loss, one.port.steps)
-            columns[f"{name}_drift"] = _padded(other.drift, one.port.steps)
-        parts.append(pd.DataFrame(columns))
+            columns[f"{name}_loss_difference"] = pd.Series(other.loss)  # may have another number of steps
+            columns[f"{name}_drift"] = pd.Series(other.drift)
+        parts.append(pd.DataFrame(columns, index=range(one.port.steps)))
     return pd.concat(parts, ignore_index=True)
-
-
-def _padded(values: np.ndarray, steps: int) -> np.ndarray:
-    return np.pad(values[:steps].astype(float), (0, max(0, steps - len(values))), constant_values=np.nan)
 
 
 def figure(groups: list[Group]) -> Figure:
@@ -61,8 +56,7 @@ def figure(groups: list[Group]) -> Figure:
         axes.set_visible(False)
     for group in groups:
         _panel(grid[presets.index(group.preset)][dtypes.index(group.dtype)], group)
-    handles = {label: line for axes in grid.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    drawing.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    page.add_legend(drawing, ncols=4)
     return drawing
 
 
@@ -91,20 +85,16 @@ def _line(axes: Any, compared: Comparison, colour: str, label: str, width: float
         axes.plot([at + 1], [drift[at]], "o", color=colour, ms=size)
 
 
-def _first(compared: Comparison) -> dict[str, Any] | None:
+def _first(compared: Comparison) -> FirstDifference | None:
+    """Where actions first differ, steps counted from 1."""
     if compared.first is None:
         return None
-    step, time, environment, margin = compared.first
-    return {"step": step + 1, "time": time, "environment": environment, "margin": _finite(margin)}
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+    return compared.first._replace(step=compared.first.step + 1)
 
 
 def summary(verdict: Verdict) -> dict[str, Any]:
     """The verdict for machines."""
-    return {
+    plain: dict[str, Any] = {
         "verdict": verdict.sentence(),
         "equal": verdict.is_equal,
         "drift_limit": DRIFT_LIMIT,
@@ -116,16 +106,13 @@ def summary(verdict: Verdict) -> dict[str, Any]:
                 "equal": group.is_equal,
                 "runs": len(group.runs),
                 "actions": group.actions,
-                "first_different_step": _finite(group.first),
-                "own_first_different_step": _finite(group.own_first),
-                "chance_of_being_earlier": _finite(group.chance),
-                "drift_ratio": _finite(group.ratio),
-                "distance_to_float64": _finite(group.to_truth),
+                "first_different_step": group.first,
+                "own_first_different_step": group.own_first,
+                "chance_of_being_earlier": group.chance,
+                "drift_ratio": group.ratio,
+                "distance_to_float64": group.to_truth,
                 "resync_every": group.every,
-                "learner_steps": [
-                    {name: _finite(x) if isinstance(x, float) else x for name, x in step._asdict().items()}
-                    for step in group.learner_steps
-                ],
+                "learner_steps": group.learner_steps,
                 "worst_loss_difference": group.worst_loss,
                 "sentence": group.sentence(),
             }
@@ -137,25 +124,13 @@ def summary(verdict: Verdict) -> dict[str, Any]:
                 "steps": one.port.steps,
                 "first": _first(one.port),
                 "own_first": {label: _first(other) for label, other in one.own.items()},
-                "drift_ratio": _finite(one.ratio),
+                "drift_ratio": one.ratio,
             }
             for one in verdict.runs
         ],
         "not_run": verdict.skipped,
     }
-
-
-def _provenance(verdict: Verdict, origin: Mapping[str, Any], is_live: bool) -> list[tuple[str, str]]:
-    how = "run here for this report" if is_live else "from recorded traces"
-    presets = dict.fromkeys(one.preset for one in verdict.runs)
-    versions = origin["packages"]
-    packages = ", ".join(f"{name} {versions[name]}" for name in RECORDED_WITH if name in versions)
-    return [
-        ("candidate", "the port, in a closed loop of its own"),
-        ("reference", f"the original, {how}: {origin['original']['repository']} at {origin['original']['commit']}"),
-        ("recorded with", packages),
-        ("weights", ", ".join(WEIGHTS.get(name, name) for name in presets)),
-    ]
+    return {name: page.finite(value) for name, value in plain.items()}
 
 
 def section_of(
@@ -170,6 +145,7 @@ def section_of(
         out: folder for the files.
         is_live: whether the original ran for this report.
     """
+    how = "run here for this report" if is_live else "from recorded traces"
     drawing = figure(verdict.groups)
     out.mkdir(parents=True, exist_ok=True)
     drawing.savefig(out / "lockstep.png", dpi=130)
@@ -190,7 +166,12 @@ def section_of(
             image=page.picture(drawing),
             in_words=in_words,
         ),
-        provenance=_provenance(verdict, origin, is_live),
+        provenance=[
+            ("candidate", "the port, in a closed loop of its own"),
+            *page.recorded_from(f"the original, {how}", origin),
+            ("weights", ", ".join(WEIGHTS[name] for name in dict.fromkeys(one.preset for one in verdict.runs))),
+        ],
         files=["lockstep.csv", "lockstep.json", "lockstep.png"],
         badge="in lockstep" if verdict.is_equal else "different",
+        summary="lockstep.json",
     )

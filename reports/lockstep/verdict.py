@@ -13,20 +13,96 @@ learner's whole state after the next learner step must be equal by the rule of `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import mannwhitneyu
 
-from reports.lockstep.compared import ComparedRun, LearnerStep, ResyncedRun
+from parity.errors import CannotRun
+from parity.runs.lockstep import Comparison, drift_ratio
 
 DRIFT_LIMIT = 20.0  # times the original's own
 # Of the step at which the original diverges from itself. What grows to a different action in half the time was about
 # 1e-8 when the original was perturbed by 1e-16: no rounding.
 EARLIEST = 0.5
 CHANCE = 0.05  # in float32: how probable it may be that what diverges earlier does so by chance
+
+
+class LearnerStep(NamedTuple):
+    """One learner step from the original's own state, by the rule of `parity.tolerance`.
+
+    Attributes:
+        step: of the run.
+        tensor: of the learner's state, the one that takes most of its tolerance.
+        error: of that tensor, relative to its scale.
+        sigmas: the C that its worst number needs.
+        share: of the tolerance that this number takes.
+        is_equal: whether all tensors are equal.
+    """
+
+    step: int
+    tensor: str
+    error: float
+    sigmas: float
+    share: float
+    is_equal: bool
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run of the port in comparison with the original's trace.
+
+    Attributes:
+        preset: of the run.
+        name: of the run.
+        dtype: of port and trace.
+        port: against the trace.
+        own: the original's perturbed runs against the same trace, by name.
+        wide: in float32, the original's run in float64 against the same trace.
+        to_truth: in float32, how far the port is from the original's float64 run, in times of the original's own
+            distance in float32; NaN if not known.
+        every: steps from one resynchronisation of the port to the next; 0 where there is none.
+        learner_steps: of a resynchronised run the first of all, and the first after each resynchronisation.
+    """
+
+    preset: str
+    name: str
+    dtype: str
+    port: Comparison
+    own: Mapping[str, Comparison] = field(default_factory=dict)
+    wide: Comparison | None = None
+    to_truth: float = float("nan")
+    every: int = 0
+    learner_steps: Sequence[LearnerStep] = ()
+
+    @property
+    def own_firsts(self) -> list[float]:
+        """The steps at which rounding makes the original diverge from itself, infinity where it does not.
+
+        In float32 that is its float64 run from its float32 run: every operation of the latter rounds. A perturbation of
+        the initial parameters alone moves it less, since both runs then round in the same way.
+        """
+        if self.wide is not None:
+            return [self.wide.first_step]
+        return [other.first_step for other in self.own.values()]
+
+    @property
+    def ratio(self) -> float:
+        """How many times further the port drifts than the original from itself."""
+        return drift_ratio(self.port, list(self.own.values()))
+
+    def check(self) -> None:
+        """Raises CannotRun where there is nothing to judge by."""
+        if not self.own and not self.every:
+            raise CannotRun(
+                f"{self.name} has no perturbed trace in {self.dtype}; `python -m reference trace --perturbed 1` "
+                "records one."
+            )
+        if not self.port.has_learned.any():
+            raise CannotRun(f"{self.name}: nothing is learned in {self.port.steps} steps; give --steps more.")
 
 
 def counted(runs: int) -> str:
@@ -98,12 +174,12 @@ class Group:
     @property
     def every(self) -> int:
         """Steps from one resynchronisation to the next; 0 where there is none."""
-        return 0
+        return max(run.every for run in self.runs)
 
     @property
     def learner_steps(self) -> list[LearnerStep]:
         """Those that were compared, over all runs."""
-        return []
+        return [step for run in self.runs for step in run.learner_steps]
 
     @property
     def actions(self) -> int:
@@ -149,23 +225,9 @@ class ResyncedGroup(Group):
     """Resynchronised runs of one preset."""
 
     @property
-    def _resynced(self) -> list[ResyncedRun]:
-        return [run for run in self.runs if isinstance(run, ResyncedRun)]
-
-    @property
-    def every(self) -> int:
-        """Steps from one resynchronisation to the next."""
-        return max(run.every for run in self._resynced)
-
-    @property
     def acts_alike(self) -> bool:
         """Whether no action differs."""
         return bool(np.isinf([run.port.first_step for run in self.runs]).all())
-
-    @property
-    def learner_steps(self) -> list[LearnerStep]:
-        """Those that were compared, over all runs."""
-        return [step for run in self._resynced for step in run.learner_steps]
 
     @property
     def worst_learner_step(self) -> LearnerStep | None:
@@ -175,25 +237,20 @@ class ResyncedGroup(Group):
     @property
     def is_equal(self) -> bool:
         """The verdict."""
-        compared = all(run.learner_steps and all(step.is_equal for step in run.learner_steps) for run in self._resynced)
-        return self.acts_alike and compared
+        is_compared = all(run.learner_steps for run in self.runs)
+        return self.acts_alike and is_compared and all(step.is_equal for step in self.learner_steps)
 
     def _why(self) -> str:
         """What the verdict goes by."""
-        return (
-            f"resynchronised every {self.every} steps; {self._of_learner_steps()}; the parameters drifted by at most "
-            f"{self.worst_drift:.1e} before the next time"
-        )
-
-    def _of_learner_steps(self) -> str:
-        worst = self.worst_learner_step
-        if worst is None:
-            return "no learner step was compared"
-        return (
-            f"of {len(self.learner_steps)} learner steps from the same state the worst is at step {worst.step}: "
-            f"{worst.tensor} is off by {worst.error:.1e} of its scale, {worst.sigmas:.2g} sigmas, {worst.share:.2g} of "
-            "its tolerance"
-        )
+        worst, steps = self.worst_learner_step, "no learner step was compared"
+        if worst is not None:
+            steps = (
+                f"of {len(self.learner_steps)} learner steps from the same state the worst is at step {worst.step}: "
+                f"{worst.tensor} is off by {worst.error:.1e} of its scale, {worst.sigmas:.2g} sigmas, "
+                f"{worst.share:.2g} of its tolerance"
+            )
+        drift = f"the parameters drifted by at most {self.worst_drift:.1e} before the next time"
+        return f"resynchronised every {self.every} steps; {steps}; {drift}"
 
 
 @dataclass(frozen=True)
@@ -214,8 +271,7 @@ class Verdict:
         by_key: dict[tuple[str, str], list[ComparedRun]] = {}
         for run in self.runs:
             by_key.setdefault((run.preset, run.dtype), []).append(run)
-        is_resynced = any(isinstance(run, ResyncedRun) for run in self.runs)
-        return [(ResyncedGroup if is_resynced else Group)(*key, runs) for key, runs in by_key.items()]
+        return [(ResyncedGroup if runs[0].every else Group)(*key, runs) for key, runs in by_key.items()]
 
     @property
     def is_equal(self) -> bool:

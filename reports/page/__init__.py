@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import base64
 import importlib
 import importlib.metadata
 import io
 import json
+import math
 import os
 import platform
 import re
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +23,7 @@ from typing import Any, Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from parity.errors import CannotRun, FixtureError, WeightsMissing
 from parity.files import write_atomically
 
 HERE = Path(__file__).resolve().parent
@@ -43,6 +47,7 @@ class Section:
         files: data behind it, names beside the page.
         kind: whether it judges, shows another's work, which is no verdict on the candidate, or was not run.
         badge: the verdict in a word or two; if empty, equal or different.
+        summary: which of the files --json writes as well; if empty, --json writes the verdict.
     """
 
     name: str
@@ -55,6 +60,7 @@ class Section:
     files: list[str] = field(default_factory=list)
     kind: Literal["judged", "beside", "not run"] = "judged"
     badge: str = ""
+    summary: str = ""
 
     @property
     def state(self) -> str:
@@ -72,6 +78,20 @@ class Section:
     def label(self) -> str:
         """The word on its badge."""
         return self.badge or LABELS[self.state]
+
+
+def recorded_from(how: str, origin: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Which original was recorded, and with which packages, for the provenance of a section.
+
+    Args:
+        how: the original was, or what of it.
+        origin: the provenance in a manifest.
+    """
+    original, packages = origin["original"], origin["packages"]
+    return [
+        ("reference", f"{how}: {original['repository']} at {original['commit']}"),
+        ("recorded with", ", ".join(f"{name} {version}" for name, version in packages.items())),
+    ]
 
 
 def not_run(name: str, title: str, command: str, reason: str) -> Section:
@@ -95,27 +115,42 @@ def in_one_line(sections: Sequence[Section]) -> tuple[str, str]:
     return state, f"{count} good: no difference from the original was found.{missing}"
 
 
-def environment() -> Environment:
-    """Templates of this folder; a name that is not given is an error."""
-    made = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters["with_code"] = with_code
-    return made
-
-
 def with_code(text: str) -> Markup:
     """A sentence as HTML; what stands in backticks as code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
+TEMPLATES = Environment(
+    loader=FileSystemLoader(HERE / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+TEMPLATES.filters["with_code"] = with_code
+
+
 def render(template: str, **values: Any) -> Markup:
-    """A template filled in."""
-    return Markup(environment().get_template(template).render(**values))
+    """A template filled in; a name that it lacks is an error."""
+    return Markup(TEMPLATES.get_template(template).render(**values))
+
+
+def finite(value: Any) -> Any:
+    """A value as JSON has it, all the way down: named tuples as dicts, numbers that are not finite as None."""
+    if isinstance(value, dict):
+        return {name: finite(x) for name, x in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return finite(value._asdict())
+    if isinstance(value, list | tuple):
+        return [finite(x) for x in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def add_legend(figure: Any, ncols: int) -> None:
+    """One legend for all panels of a figure, below them."""
+    labelled = [axes.get_legend_handles_labels() for axes in figure.axes]
+    lines = {label: line for handles, labels in labelled for line, label in zip(handles, labels, strict=True)}
+    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=ncols, frameon=False, fontsize=8)
 
 
 def picture(figure: Any) -> str:
@@ -127,8 +162,7 @@ def picture(figure: Any) -> str:
 
 def reference_in_words() -> str:
     """Which original is on this machine."""
-    identity = importlib.import_module("reference.identity")
-    return str(identity.describe())
+    return str(importlib.import_module("reference.identity").describe())
 
 
 def project_in_words() -> str:
@@ -150,9 +184,9 @@ def project_in_words() -> str:
 
 def versions() -> list[tuple[str, str]]:
     """Versions of what computed, where and when."""
-    found = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "numpy", "scipy")]
+    packages = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "numpy", "scipy")]
     return [
-        ("versions here", ", ".join([f"Python {platform.python_version()}", *found])),
+        ("versions here", ", ".join([f"Python {platform.python_version()}", *packages])),
         ("installed", reference_in_words()),
         ("this project", project_in_words()),
         ("made", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, on {os.cpu_count()} cores of {platform.machine()}"),
@@ -161,12 +195,12 @@ def versions() -> list[tuple[str, str]]:
 
 def compared(sections: Sequence[Section]) -> list[tuple[str, str]]:
     """What was compared with what: of each label what the first section that judges says."""
-    found: dict[str, str] = {}
+    text_of: dict[str, str] = {}
     for section in sorted(sections, key=lambda section: section.kind != "judged"):
         for label, text in section.provenance:
             if label in COMPARED:
-                found.setdefault(label, text)
-    return [(label, found[label]) for label in COMPARED if label in found]
+                text_of.setdefault(label, text)
+    return [(label, text_of[label]) for label in COMPARED if label in text_of]
 
 
 def write(sections: Sequence[Section], out: Path) -> Path:
@@ -177,6 +211,31 @@ def write(sections: Sequence[Section], out: Path) -> Path:
     path = out / "index.html"
     write_atomically(path, html.encode())
     return path
+
+
+def parser(program: str, description: str | None) -> argparse.ArgumentParser:
+    """The command line of a report, with the options that all have."""
+    options = argparse.ArgumentParser(
+        prog=f"python -m {program}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--out", type=Path, default=OUT, metavar="DIR", help="where to write (reports/out)")
+    options.add_argument("--json", type=Path, metavar="FILE", help="write the verdict for machines")
+    return options
+
+
+def publish(program: str, make: Callable[[], Section], args: argparse.Namespace) -> int:
+    """Makes a page of one section, and whatever else the options ask for: 0 equal, 1 different, 2 could not run."""
+    try:
+        section = make()
+    except (CannotRun, FixtureError, WeightsMissing) as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 2
+    path = write([section], args.out)
+    if args.json:
+        content = (args.out / section.summary).read_bytes() if section.summary else as_json([section])
+        write_atomically(args.json, content)
+    print(f"{section.verdict}\nThe page is {path}")
+    return 0 if section.is_equal else 1
 
 
 def as_json(sections: Sequence[Section]) -> bytes:

@@ -6,14 +6,11 @@ Example:
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
-import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -22,7 +19,7 @@ from rich.console import Console
 from rich.progress import track
 
 from parity.compare import Row
-from parity.errors import CannotRun, FixtureError, WeightsMissing
+from parity.errors import WeightsMissing
 from parity.files import write_atomically
 from parity.goldens.calibration import layers_done, recorded
 from parity.goldens.check import Outcome, check_layer, disco103, kinds_judged
@@ -30,14 +27,13 @@ from parity.goldens.check import load as load_case
 from parity.goldens.store import Golden, Store
 from parity.goldens.table import COLUMNS, LayerSummary, notebooks_in_words, summarise
 from parity.implementation import load
-from parity.tolerance import PRECISIONS, UNINFORMATIVE, C, scale_of, tolerance, uninformative
+from parity.tolerance import PRECISIONS, UNINFORMATIVE, C, scale_of, tolerance
 from reports import page
 from reports.parity import sigmas
 
 TITLE = "Layer by layer"
 COLOURS = dict(zip(COLUMNS, ("#2a78d6", "#7a4fc4", "#d97a1f", "#2e8b57"), strict=True))
 LABELS = {(kind, dtype): f"{'VJPs' if kind == 'vjp' else 'values'}, {dtype}" for kind, dtype in COLUMNS}
-RECORDED_WITH = ("jax", "dm-haiku", "rlax", "distrax", "optax")
 FURTHEST = C + 2.0  # sigmas: where the picture ends; what is off by more stands there
 
 
@@ -48,17 +44,12 @@ class Spread(NamedTuple):
     largest: float
 
 
-@dataclass(frozen=True)
-class Allowed:
-    """Tolerances in the cases of one layer.
+Allowed: TypeAlias = Mapping[str, Mapping[tuple[str, str], Spread]]  # layer -> kind and precision -> tolerances
 
-    Attributes:
-        tolerances: by kind and precision.
-        elements: numbers in all outputs and VJPs.
-        silent: of these, how many carry no information, because rounding alone changes them by too much.
-    """
 
-    tolerances: dict[tuple[str, str], Spread]
+class Informative(NamedTuple):
+    """Elements of a layer's outputs and VJPs, and how many of them rounding alone changes by too much to tell."""
+
     elements: int
     silent: int
 
@@ -71,27 +62,23 @@ def run(implementation_name: str) -> tuple[Store, Any, Outcome]:
     return store, implementation, outcome
 
 
-def what_is_allowed(store: Store, layer: str) -> Allowed:
-    """Tolerances of all elements of a layer, and how many elements carry no information."""
+def what_is_allowed(store: Store, layer: str) -> dict[tuple[str, str], Spread]:
+    """Tolerances of all elements of a layer, by kind and precision."""
     relative: dict[tuple[str, str], list[np.ndarray]] = {}
-    elements = silent = 0
-    for golden in _goldens(store, layer):
-        for kind in ("value", "vjp"):
-            for name, truth in golden.truth(kind).items():
-                elements += truth.size
-                silent += int(uninformative(truth, golden.sigma(kind, name, PRECISIONS["float64"])).sum())
-        for kind, dtype in COLUMNS:
-            if kind in kinds_judged(golden, dtype):
-                relative.setdefault((kind, dtype), []).extend(_relative_tolerances(golden, kind, PRECISIONS[dtype]))
-    every = {column: np.concatenate(parts) for column, parts in relative.items() if parts}
-    spreads = {column: Spread(float(np.median(x)), float(x.max())) for column, x in every.items()}
-    return Allowed(spreads, elements, silent)
-
-
-def _goldens(store: Store, layer: str) -> Iterator[Golden]:
     for case in store.cases(layer):
         with contextlib.suppress(WeightsMissing):
-            yield load_case(store, layer, case)
+            golden = load_case(store, layer, case)
+            for kind, dtype in COLUMNS:
+                if kind in kinds_judged(golden, dtype):
+                    relative.setdefault((kind, dtype), []).extend(_relative_tolerances(golden, kind, PRECISIONS[dtype]))
+    every = {column: np.concatenate(parts) for column, parts in relative.items() if parts}
+    return {column: Spread(float(np.median(x)), float(x.max())) for column, x in every.items()}
+
+
+def count_informative(rows: Iterable[Row]) -> Informative:
+    """Over the comparisons in float64."""
+    wide = [row for row in rows if row.dtype == "float64"]
+    return Informative(sum(row.elements for row in wide), sum(row.silent for row in wide))
 
 
 def _relative_tolerances(golden: Golden, kind: str, bits: int) -> Iterator[np.ndarray]:
@@ -101,7 +88,7 @@ def _relative_tolerances(golden: Golden, kind: str, bits: int) -> Iterator[np.nd
             yield (tolerance(golden.sigma(kind, name, bits), scale, bits) / scale).reshape(-1)
 
 
-def figure(summaries: list[LayerSummary], allowed: dict[str, Allowed]) -> Figure:
+def figure(summaries: list[LayerSummary], allowed: Allowed) -> Figure:
     """Each layer's worst error in sigmas, and its tolerances relative to the scale, in data-flow order."""
     drawing = Figure(figsize=(8.5, 0.17 * len(summaries) + 1.1), layout="constrained")
     errors, tolerances = drawing.subplots(1, 2, sharey=True)
@@ -109,7 +96,7 @@ def figure(summaries: list[LayerSummary], allowed: dict[str, Allowed]) -> Figure
         style: dict[str, Any] = {"ls": "", "color": COLOURS[column]}
         at = {s.layer: i + 0.2 * (place - 1.5) for i, s in enumerate(summaries)}
         worst = [(min(row.sigmas, FURTHEST), at[s.layer]) for s in summaries if (row := s.worst.get(column))]
-        known = [(spread, at[layer]) for layer, one in allowed.items() if (spread := one.tolerances.get(column))]
+        known = [(spread, at[layer]) for layer, spreads in allowed.items() if (spread := spreads.get(column))]
         errors.plot([x for x, _ in worst], [i for _, i in worst], marker="o", ms=3, label=LABELS[column], **style)
         tolerances.plot([x.median for x, _ in known], [i for _, i in known], marker="o", ms=3, **style)
         tolerances.plot([x.largest for x, _ in known], [i for _, i in known], marker="|", ms=5, **style)
@@ -125,21 +112,24 @@ def figure(summaries: list[LayerSummary], allowed: dict[str, Allowed]) -> Figure
     return drawing
 
 
-def layer_rows(summaries: list[LayerSummary], allowed: dict[str, Allowed]) -> list[dict[str, Any]]:
+def layer_rows(
+    summaries: list[LayerSummary], allowed: Allowed, counts: Mapping[str, Informative]
+) -> list[dict[str, Any]]:
     """The numbers in the picture: for each layer its worst errors, and what the rule allows."""
-    found = []
+    table = []
     for s in summaries:
         numbers: dict[str, Any] = {"layer": s.layer, "cases": s.cases, "comparisons": s.comparisons}
         for (kind, dtype), row in s.worst.items():
             numbers[f"{kind}_{dtype}_of_scale"] = None if row is None else row.max_rel
             numbers[f"{kind}_{dtype}_sigmas"] = None if row is None else row.sigmas
             numbers[f"{kind}_{dtype}_of_tolerance"] = None if row is None else row.ratio
-        for (kind, dtype), spread in allowed[s.layer].tolerances.items():
+        for (kind, dtype), spread in allowed[s.layer].items():
             numbers[f"{kind}_{dtype}_median_tolerance"] = spread.median
             numbers[f"{kind}_{dtype}_largest_tolerance"] = spread.largest
-        counts = {"elements": allowed[s.layer].elements, "uninformative": allowed[s.layer].silent}
-        found.append({**numbers, **counts, "precision_seen": s.seen, "different": s.different})
-    return found
+        elements, silent = counts[s.layer]
+        numbers |= {"elements": elements, "uninformative": silent}
+        table.append({**numbers, "precision_seen": s.seen, "different": s.different})
+    return table
 
 
 def write_data(rows: list[Row], tables: dict[str, pd.DataFrame], drawings: dict[str, Figure], out: Path) -> list[str]:
@@ -170,8 +160,8 @@ def verdict(outcome: Outcome) -> str:
     compared = f"{layers} layers, {len(outcome.rows):,} comparisons"
     largest = max((row.sigmas for row in outcome.rows), default=0.0)
     equal = f"all equal, the largest error {largest:.2g} of {C:g} sigmas"
-    said = f"{compared}: {f'{bad:,} different' if bad else equal}"
-    return f"{said}; {len(outcome.not_provided)} layers not provided" if outcome.not_provided else said
+    words = f"{compared}: {f'{bad:,} different' if bad else equal}"
+    return f"{words}; {len(outcome.not_provided)} layers not provided" if outcome.not_provided else words
 
 
 def section(implementation_name: str, out: Path) -> page.Section:
@@ -179,18 +169,18 @@ def section(implementation_name: str, out: Path) -> page.Section:
     store, implementation, outcome = run(implementation_name)
     summaries = summarise(outcome.rows)
     allowed = {s.layer: what_is_allowed(store, s.layer) for s in summaries}
+    counts = {s.layer: count_informative(row for row in outcome.rows if row.layer == s.layer) for s in summaries}
     calibration = sigmas.of_held(recorded(store.root))
     series = [*sigmas.of_rows(implementation_name, outcome.rows), *calibration]
     drawings = {"parity.png": figure(summaries, allowed), "calibration.png": sigmas.figure(series)}
-    layers = pd.DataFrame(layer_rows(summaries, allowed))
+    layers = pd.DataFrame(layer_rows(summaries, allowed, counts))
     tables = {"parity_layers.csv": layers, "calibration.csv": sigmas.table(series)}
-    original, packages = store.manifest["original"], store.manifest["packages"]
     body = page.render(
         "parity.html.j2",
         summaries=summaries,
         allowed=allowed,
-        elements=sum(one.elements for one in allowed.values()),
-        silent=sum(one.silent for one in allowed.values()),
+        counts=counts,
+        total=count_informative(outcome.rows),
         columns=COLUMNS,
         labels=LABELS,
         limit=C,
@@ -213,9 +203,8 @@ def section(implementation_name: str, out: Path) -> page.Section:
         body=body,
         provenance=[
             ("candidate", f"{implementation.name} ({implementation.description})"),
-            ("reference", f"the original, recorded: {original['repository']} at {original['commit']}"),
+            *page.recorded_from("the original, recorded", store.manifest),
             ("layers", notebooks_in_words(store.layers())),
-            ("recorded with", ", ".join(f"{name} {packages[name]}" for name in RECORDED_WITH)),
             ("weights", weights_in_words(outcome)),
         ],
         files=write_data(outcome.rows, tables, drawings, out),
@@ -224,20 +213,7 @@ def section(implementation_name: str, out: Path) -> page.Section:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 equal, 1 different, 2 could not run."""
-    parser = argparse.ArgumentParser(
-        prog="python -m reports.parity", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = page.parser("reports.parity", __doc__)
     parser.add_argument("--impl", default="port", metavar="NAME", help="implementation to compare (default: port)")
-    parser.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the verdict for machines")
     args = parser.parse_args(arguments)
-    try:
-        made = section(args.impl, args.out)
-    except (CannotRun, FixtureError) as error:
-        print(f"reports.parity: {error}", file=sys.stderr)
-        return 2
-    path = page.write([made], args.out)
-    if args.json:
-        write_atomically(args.json, page.as_json([made]))
-    print(f"{made.verdict}\nThe page is {path}")
-    return 0 if made.is_equal else 1
+    return page.publish("reports.parity", lambda: section(args.impl, args.out), args)

@@ -6,7 +6,7 @@ Where two implementations differ by rounding alone, chance gives this distributi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -16,26 +16,23 @@ from parity.compare import BINS_PER_SIGMA, NUM_BINS, Row
 from parity.goldens.calibration import Calibration, Held, by_chance
 from parity.goldens.check import BOTH
 from parity.tolerance import C
+from reports import page
 
 COLOURS = ("#2a78d6", "#2e8b57", "#d97a1f", "#7a4fc4", "#c2549d", "#6b7480")
 BY_CHANCE = "expected by chance"
 
 
 @dataclass
-class Series:
+class Series(Held):
     """How the errors of one program are distributed in one precision, values and VJPs together.
 
     Attributes:
         program: whose errors they are.
         dtype: in which precision.
-        largest: the C that the worst element would need.
-        counts: elements in each bin of a quarter sigma; the last bin is open.
     """
 
-    program: str
-    dtype: str
-    largest: float = 0.0
-    counts: list[int] = field(default_factory=lambda: [0] * NUM_BINS)
+    program: str = ""
+    dtype: str = ""
 
     @property
     def elements(self) -> int:
@@ -54,20 +51,18 @@ class Series:
 
 def of_held(held: Mapping[str, Held]) -> list[Series]:
     """Values and VJPs taken together; names are those of `Calibration`."""
-    found: dict[tuple[str, str], Series] = {}
+    by_program: dict[tuple[str, str], Series] = {}
     for name, one in held.items():
         way, dtype, _ = name.rsplit(", ", 2)
-        series = found.setdefault((way, dtype), Series(way, dtype))
-        series.largest = max(series.largest, one.largest)
-        series.counts = [a + b for a, b in zip(series.counts, one.counts, strict=True)]
-    return list(found.values())
+        by_program.setdefault((way, dtype), Series(program=way, dtype=dtype)).merge(one)
+    return list(by_program.values())
 
 
 def of_rows(program: str, rows: Iterable[Row]) -> list[Series]:
     """The comparisons of a candidate."""
-    found = Calibration()
-    found.add(program, rows)
-    return of_held(found.held)
+    calibration = Calibration()
+    calibration.add(program, rows)
+    return of_held(calibration.held)
 
 
 def table(series: Sequence[Series]) -> pd.DataFrame:
@@ -98,9 +93,7 @@ def figure(series: Sequence[Series]) -> Figure:
         axes.set_xlabel(f"error in sigmas (red: C = {C:g}; last step: all larger errors)", fontsize=8)
         axes.grid(color="#999999", alpha=0.3, lw=0.6)
     drawing.axes[0].set_ylabel("share of the elements", fontsize=8)
-    labelled = [axes.get_legend_handles_labels() for axes in drawing.axes]
-    handles = {label: line for lines, labels in labelled for line, label in zip(lines, labels, strict=True)}
-    drawing.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    page.add_legend(drawing, ncols=3)
     return drawing
 
 
