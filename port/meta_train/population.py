@@ -16,7 +16,7 @@ from port.environments import Catch
 from port.evaluate import acting, eval_loop
 from port.meta_train import meta_gradient, recompute
 from port.meta_train.config import MetaTrainConfig, board_size
-from port.meta_train.meta_gradient import LearningState
+from port.meta_train.meta_gradient import InnerProblem, LearningState
 from port.types import Params, Rollout
 from port.value_fns import value_fn
 
@@ -96,7 +96,8 @@ class Member:
         train, valid, stream = self.act(step, state)
         c = self.config
         differentiate = recompute.checkpointed_meta_gradient if c.recompute else meta_gradient.meta_gradient
-        result = differentiate(self.agent, c.value_fn, c.outer, meta_params, state.learning, train, valid)
+        problem = InnerProblem(self.agent, c.value_fn, c.outer, meta_params, state.learning, train, valid)
+        result = differentiate(problem)
         rewards = torch.stack([rollout.rewards for rollout in train])
         caught, missed = int((rewards > 0).sum()), int((rewards < 0).sum())
         log = {name: float(x) for name, x in result.meta_log.items()}
