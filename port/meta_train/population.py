@@ -126,10 +126,10 @@ class Score(NamedTuple):
     final_catch_rate: float
 
 
-def evaluate(config: MetaTrainConfig, meta_params: Params, board: str, seed: int, steps: int) -> Score:
+def evaluate(config: MetaTrainConfig, meta_params: Params, board: str, seed: int) -> Score:
     """Lets a fresh agent learn by the rule in the original's evaluation loop."""
     rows, columns = board_size(board)
-    settings = eval_loop.EvalConfig(num_steps=steps, rows=rows, columns=columns, seed=seed)
+    settings = eval_loop.EvalConfig(num_steps=config.evaluate_steps, rows=rows, columns=columns, seed=seed)
     agent = Agent(config.agent, (rows, columns, 1), Catch.num_actions)
     result = eval_loop.evaluate(agent, meta_params, settings, DTYPE)
     return Score(float((result.episode_returns > 0).mean()), result.catch_rate)

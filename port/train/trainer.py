@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from port import trees, weights
+from port.agent_flags import load_rule
 from port.config import AgentConfig, PolicyGradientConfig
 from port.distributed import Averaging
 from port.evaluate import eval_loop
@@ -26,7 +27,6 @@ from port.storage.folder_lock import FolderLock
 from port.train import gym, logs, ranks, rollouts, setup
 from port.train.config import TrainConfig
 from port.train.rollouts import Episode, Stream
-from port.train.rule import load_rule
 from port.train.world import obs_spec
 from port.types import LearnerState, Params, Rollout
 
