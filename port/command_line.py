@@ -15,7 +15,7 @@ from typing import Any
 from port import distributed
 
 ERRORS = (ValueError, TypeError, OSError, RuntimeError, FloatingPointError)
-SETTING = re.compile(r"\b(?:Train|Agent|AgentNet|Disco|ActorCritic|MetaNet)Config\.(\w+)")
+SETTING = re.compile(r"\b(?:Train|MetaTrain|Agent|AgentNet|Disco|ActorCritic|MetaNet)Config\.(\w+)")
 
 
 def setting(default: Any, text: str) -> Any:
@@ -49,6 +49,13 @@ def add_settings(parser: argparse.ArgumentParser, settings: type, note: str = ""
         text = f"{each.metadata['help']} ({note}{_shown(each.default)})"
         default = each.default if keeps_defaults else None
         parser.add_argument(flag(each.name), type=reader(each.default), default=default, help=text)
+
+
+def add_outputs(parser: argparse.ArgumentParser, out: Path | None, shown: str) -> None:
+    """Declares where a command writes, and whether it shows its progress."""
+    parser.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"for everything (default: {shown})")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the summary for machines (default: in --out)")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def _shown(value: Any) -> str:

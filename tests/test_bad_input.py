@@ -22,7 +22,7 @@ from port.value_fns import value_fn, value_utils, vtrace
 from tests.test_meta_gradient import OBS, A, B, setup
 
 ONE = setup(1)
-LIVE = eval_loop.EvalConfig(num_steps=1, batch_size=2, replay_ratio=1, rollout_length=3, rows=5, columns=5)
+LOOP = eval_loop.EvalConfig(num_steps=1, batch_size=2, replay_ratio=1, rollout_length=3, rows=5, columns=5)
 
 
 @pytest.mark.parametrize(
@@ -104,14 +104,14 @@ def test_a_validation_rollout_of_another_policy_or_a_rule_without_parameters_is_
         dataclasses.replace(ONE, agent=agent, meta_params={})
 
 
-def test_a_life_that_cannot_learn_is_refused_before_it_begins():
+def test_a_run_that_cannot_learn_is_refused_before_it_begins():
     env = Catch(5, 5)
     spec = env.observation_shape
     with pytest.raises(ValueError, match="pass its parameters"):
-        next(eval_loop.live(port.Agent(ONE.agent.config, spec, 3), None, LIVE))
+        eval_loop.EvalLoop(port.Agent(ONE.agent.config, spec, 3), None, LOOP)
     plain = port.AgentConfig(hyper=None, rule=port.PolicyGradientConfig())
     with pytest.raises(ValueError, match="needs a value function beside the agent"):
-        next(eval_loop.live(port.Agent(plain, spec, 3), {}, LIVE))
+        eval_loop.EvalLoop(port.Agent(plain, spec, 3), {}, LOOP)
 
 
 def test_an_agent_of_another_board_does_not_act():

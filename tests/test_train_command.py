@@ -10,7 +10,7 @@ import time
 import pytest
 
 from port.storage import plots
-from port.train import __main__, checks
+from port.train import __main__
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SMALL = ["--batch-size", "4", "--rollout-length", "5", "--capacity", "8", "--checkpoint-every", "2", "--episodes", "4"]
@@ -131,7 +131,7 @@ def test_another_environment_in_the_folder_is_told_before_lesser_settings(done, 
 
 def test_each_environment_rule_and_seed_has_a_folder_of_its_own():
     def folder(*asked):
-        return checks.default_out(__main__.parser().parse_args(asked)).as_posix()
+        return __main__.default_out(__main__.parser().parse_args(asked)).as_posix()
 
     assert folder("CartPole-v1") == "runs/train/CartPole-v1-disco-seed0"
     assert folder("CartPole-v1", "--rule", "actor_critic", "--seed", "2").endswith("/CartPole-v1-actor_critic-seed2")

@@ -31,6 +31,18 @@ def start(env: Catch, ball_columns: Tensor) -> Stream:
     return Stream(*env.reset(ball_columns))
 
 
+def gumbel_noise(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    """Standard Gumbel noise, -log(-log(u)) of uniform numbers u."""
+    uniform = torch.rand(shape, generator=generator, device=generator.device, dtype=dtype)
+    return -torch.log(-torch.log(uniform.clamp_min(torch.finfo(dtype).tiny)))
+
+
+def draw_noise(env: Catch, generator: torch.Generator, length: int, batch_size: int) -> tuple[Tensor, Tensor]:
+    """For a rollout of L steps: Gumbel noise [L, B, A], and columns of new balls [L, B]."""
+    noise = gumbel_noise((length, batch_size, env.num_actions), generator, env.dtype)
+    return noise, env.draw_columns(generator, length, batch_size)
+
+
 @torch.no_grad()
 def unroll(
     env: Catch,

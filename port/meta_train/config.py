@@ -14,6 +14,7 @@ from port.config import (
     MetaNetConfig,
     MetaRnnConfig,
     check_positive,
+    check_sizes,
     is_number,
 )
 from port.environments.catch import check_board
@@ -55,10 +56,8 @@ class MetaTrainConfig:
     checkpoint_every: int = setting(50, "meta-updates between checkpoints")
 
     def __post_init__(self) -> None:
-        positive = ("num_meta_updates", "num_inner_steps", "batch_size", "evaluate_seeds", "evaluate_steps")
-        for name in (*positive, "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        check_sizes(self, "num_meta_updates", "num_inner_steps", "batch_size", "checkpoint_every")
+        check_sizes(self, "evaluate_seeds", "evaluate_steps")
         for name in ("lifetime", "evaluate_every", "max_meta_grad_norm"):
             if not (is_number(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 (off) or more.")

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from port import replay, trees
 from port.agent import Agent
 from port.environments import Catch
 from port.evaluate import acting, eval_loop
@@ -72,10 +73,8 @@ class Member:
         c = self.config
         length = c.rollout_length * (c.num_inner_steps + 2)
         source = generator(c.seed, "act", self.index, step)
-        uniform = torch.rand(length, c.batch_size, self.env.num_actions, generator=source, dtype=DTYPE)
-        noise = -torch.log(-torch.log(uniform.clamp_min(torch.finfo(DTYPE).tiny)))
-        columns = self.env.draw_columns(source, length, c.batch_size)
-        whole, stream = acting.unroll(self.env, state.learning.learner.params, state.stream, noise, columns)
+        noise = acting.draw_noise(self.env, source, length, c.batch_size)
+        whole, stream = acting.unroll(self.env, state.learning.learner.params, state.stream, *noise)
         train = [_cut(whole, i * c.rollout_length, (i + 1) * c.rollout_length) for i in range(c.num_inner_steps)]
         return train, _cut(whole, c.num_inner_steps * c.rollout_length, length), stream
 
@@ -108,15 +107,8 @@ class Member:
 
 def _cut(rollout: Rollout, start: int, end: int) -> Rollout:
     """Some steps of a rollout."""
-    assert isinstance(rollout.observations, torch.Tensor)
-    outs = {name: x[start:end] for name, x in rollout.agent_outs.items()}
-    return Rollout(
-        rollout.observations[start:end],
-        rollout.actions[start:end],
-        rollout.rewards[start:end],
-        rollout.discounts[start:end],
-        outs,
-    )
+    steps = {name: x[start:end] for name, x in trees.flatten(rollout).items()}
+    return replay.to_rollout(steps)
 
 
 class Score(NamedTuple):
@@ -131,5 +123,5 @@ def evaluate(config: MetaTrainConfig, meta_params: Params, board: str, seed: int
     rows, columns = board_size(board)
     settings = eval_loop.EvalConfig(num_steps=config.evaluate_steps, rows=rows, columns=columns, seed=seed)
     agent = Agent(config.agent, (rows, columns, 1), Catch.num_actions)
-    result = eval_loop.evaluate(agent, meta_params, settings, DTYPE)
+    result = eval_loop.EvalLoop(agent, meta_params, settings, DTYPE).run()
     return Score(float((result.episode_returns > 0).mean()), result.catch_rate)
