@@ -10,8 +10,6 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-import torch
-
 from port.distributed import Averaging
 from port.storage import checkpoint
 from port.storage.checkpoint import Checkpoint
@@ -24,13 +22,6 @@ def own_seed(seed: int, rank: int) -> int:
     if rank == 0:
         return seed
     return int.from_bytes(hashlib.sha256(f"{seed}/rank {rank}".encode()).digest()[:8], "little") >> 1
-
-
-def own_generator(generator: torch.Generator, seed: int, averaging: Averaging | None) -> torch.Generator:
-    """The generator of a rank's actions and environments, once all have drawn the same parameters."""
-    if averaging is None or averaging.rank == 0:
-        return generator
-    return torch.Generator(generator.device).manual_seed(own_seed(seed, averaging.rank))
 
 
 def path_of(out: Path, averaging: Averaging | None, step: int) -> Path:

@@ -51,11 +51,6 @@ def make_agent(
     return Agent(config, spec, A, ModuleNetwork(copy.deepcopy(network).to(dtype), config, A, world.example), averaging)
 
 
-def converted(params: Params | None, dtype: torch.dtype, device: str) -> Params | None:
-    """Parameters in the precision and on the device of a run; none where there are none."""
-    return None if params is None else {name: p.to(device, dtype) for name, p in params.items()}
-
-
 def names_from_a_trial_step(
     agent: Agent, state: LearnerState, meta_params: Params | None, world: World, device: str
 ) -> list[str]:

@@ -118,12 +118,13 @@ class Trainer:
         self.world = setup.as_world(env, dtype)
         self.averaging = averaging
         self.agent = setup.make_agent(agent, self.world, network, dtype, averaging)
-        self.meta_params = setup.converted(meta_params, dtype, self.config.device)
+        self.meta_params = meta_params and {name: p.to(self.config.device, dtype) for name, p in meta_params.items()}
         self.out = Path(out) if out is not None else None
         self._generator = torch.Generator(self.config.device).manual_seed(self.config.seed)
         self.state: LearnerState = self.agent.initial_learner_state(self._generator, dtype)
         self._check_ranks("first")
-        self._generator = ranks.own_generator(self._generator, self.config.seed, averaging)
+        if self.rank > 0:  # all have drawn the same parameters; from here on each draws for itself
+            self._generator.manual_seed(ranks.own_seed(self.config.seed, self.rank))
         self._log_names = setup.names_from_a_trial_step(
             self.agent, self.state, self.meta_params, self.world, self.config.device
         )
@@ -358,7 +359,8 @@ class Trainer:
         try:
             if path.is_file():
                 self._unpack(checkpoint.load(path, self.settings(), self.config.device))
-            replace_file(out / "config.json", _json(self.settings()))
+            text = json.dumps(self.settings(), indent=1, sort_keys=True) + "\n"
+            replace_file(out / "config.json", text.encode())
             return logs.Logs(out, self.step)
         except BaseException:
             self._lock.release()
@@ -378,7 +380,3 @@ class Trainer:
             self._stream = trees.unflatten(like, checkpoint.part(tensors, "stream/"))
         self.step, self.frames, self.episodes = (numbers[name] for name in ("step", "frames", "episodes"))
         self._recent.extend(numbers["recent"])
-
-
-def _json(settings: dict[str, Any]) -> bytes:
-    return (json.dumps(settings, indent=1, sort_keys=True) + "\n").encode()
