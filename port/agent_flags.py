@@ -77,8 +77,8 @@ def load_rule(
     Returns:
         The agent's configuration, and the rule's meta-parameters if it has any.
     """
-    paths = (Path(path) if path else None for path in (weights_file, config_file))
-    config, file = agent_config(name, *paths, sizes)
+    weights_path, config_path = (Path(path) if path else None for path in (weights_file, config_file))
+    config, file = agent_config(name, weights_path, config_path, sizes)
     return config, weights.load_npz(file, config.meta_net, dtype) if file else None
 
 

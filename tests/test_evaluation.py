@@ -36,7 +36,7 @@ SMALL = AgentConfig(
     meta_net=MetaNetConfig(prediction_size=5, hidden_size=6, meta_rnn=MetaRnnConfig(hidden_size=4)),
     net=NET,
 )
-LOOP = EvalConfig(9, batch_size=6, rollout_length=8, replay_ratio=3, capacity=10, rows=4, columns=3, seed=1)
+LOOP = EvalConfig(num_steps=9, batch_size=6, rollout_length=8, replay_ratio=3, capacity=10, rows=4, columns=3, seed=1)
 
 
 def agent_and_weights(config=SMALL, loop=LOOP):

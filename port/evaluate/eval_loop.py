@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from port.agent import Agent
+from port.command_line import setting
 from port.config import PolicyGradientConfig, check_sizes
 from port.environments import Catch
 from port.evaluate import acting
@@ -24,35 +25,38 @@ from port.types import LearnerState, Logs, Params, Rollout
 LAST_EPISODES = 100  # over which the catch rate is taken
 
 
-def check_loop(config: Any) -> None:
-    """Raises ValueError where a loop with such a configuration, of here or of `port.train`, could never learn."""
-    check_sizes(config, "batch_size", "capacity")
-    if config.rollout_length < 2:
-        raise ValueError(
-            f"{type(config).__name__}.rollout_length is {config.rollout_length}; one transition takes 2 steps."
-        )
-    if config.capacity < config.batch_size:
-        raise ValueError(
-            f"A buffer of {config.capacity} never holds a batch of {config.batch_size}; nothing would learn."
-        )
+@dataclass(frozen=True, kw_only=True)
+class LoopConfig:
+    """How to act and learn, here and in `port.train`; the defaults are those of the original's evaluation notebook."""
 
-
-@dataclass(frozen=True)
-class EvalConfig:
-    """Settings of the loop; the defaults are those of the original's notebook."""
-
-    num_steps: int = 1000  # rollouts, and nearly as many learner steps
-    batch_size: int = 64  # trajectories per learner step
-    rollout_length: int = 29  # acted steps, so that a learner sees one transition less
-    replay_ratio: int = 32  # learned trajectories per acted one
-    capacity: int = 1024  # trajectories in the replay buffer
-    rows: int = 8
-    columns: int = 8
-    seed: int = 0  # of the agent's parameters, its actions and the balls
-    replay_seed: int = 17
+    batch_size: int = setting(64, "trajectories per learner step")
+    rollout_length: int = setting(29, "acted steps per rollout; a learner sees one transition less")
+    capacity: int = setting(1024, "trajectories in the replay buffer")
+    seed: int = setting(0, "of the agent's parameters, its actions and the environments")
+    replay_seed: int = setting(17, "of what is drawn from the replay buffer")
 
     def __post_init__(self) -> None:
-        check_loop(self)
+        check_sizes(self, "batch_size", "capacity")
+        if self.rollout_length < 2:
+            name = f"{type(self).__name__}.rollout_length"
+            raise ValueError(f"{name} is {self.rollout_length}; one transition takes 2 steps.")
+        if self.capacity < self.batch_size:
+            raise ValueError(
+                f"A buffer of {self.capacity} never holds a batch of {self.batch_size}; nothing would learn."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig(LoopConfig):
+    """Settings of the evaluation loop; the defaults are those of the original's notebook."""
+
+    num_steps: int = 1000  # rollouts, and nearly as many learner steps
+    replay_ratio: int = 32  # learned trajectories per acted one
+    rows: int = 8
+    columns: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         check_sizes(self, "num_steps", "replay_ratio")
         if self.batch_size % self.replay_ratio:
             raise ValueError(

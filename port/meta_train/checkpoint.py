@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -85,7 +85,7 @@ def load(path: Path, config: MetaTrainConfig) -> RunState:
     # In the order of a fresh start, not the file's: norms are summed in it, and must be the same to the last bit.
     like = {n: torch.empty(shape, dtype=DTYPE) for n, shape in param_names.meta_shapes(config.agent.meta_net).items()}
     rest = {name: x for name, x in tensors.items() if name not in members}
-    tree = trees.unflatten({"meta_params": like, "opt": optimizers.init_adam(like)}, rest)
+    tree: dict[str, Any] = trees.unflatten({"meta_params": like, "opt": optimizers.init_adam(like)}, rest)
     return RunState(meta_params=tree["meta_params"], opt_state=tree["opt"], members=members, **numbers)
 
 

@@ -8,31 +8,26 @@ import torch
 
 from port.command_line import setting
 from port.config import check_positive, check_sizes
-from port.evaluate.eval_loop import check_loop
+from port.evaluate.eval_loop import LoopConfig
 
 TRUNCATIONS = ("bootstrap", "terminal")
 
 
-@dataclass(frozen=True)
-class TrainConfig:
-    """How to act and learn; the defaults are those of the original's evaluation notebook, where it has them."""
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(LoopConfig):
+    """How to act and learn."""
 
-    batch_size: int = setting(64, "trajectories per learner step")
-    rollout_length: int = setting(29, "acted steps per rollout; a learner sees one transition less")
     updates_per_rollout: int = setting(1, "learner steps after each rollout")
-    capacity: int = setting(1024, "trajectories in the replay buffer")
     reward_scale: float = setting(1.0, "what rewards are multiplied by before the agent learns from them")
     truncation: str = setting(
         "bootstrap", "where a time limit cuts an episode off: bootstrap from the value there, or terminal, as if over"
     )
     checkpoint_every: int = setting(100, "rollouts between checkpoints; 0 means none")
-    seed: int = setting(0, "of the agent's parameters, its actions and the environments")
-    replay_seed: int = setting(17, "of what is drawn from the replay buffer")
     dtype: str = setting("float32", "of parameters, observations and rewards")
     device: str = setting("cpu", "of parameters and replay buffer")
 
     def __post_init__(self) -> None:
-        check_loop(self)
+        super().__post_init__()
         check_sizes(self, "updates_per_rollout")
         check_positive(self, "reward_scale")
         if self.checkpoint_every < 0:

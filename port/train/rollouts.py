@@ -12,7 +12,7 @@ from port import trees
 from port.agent import Agent, sample_actions
 from port.evaluate.acting import gumbel_noise
 from port.replay import to_rollout
-from port.train.world import Step, World, check_finite, check_shapes, tree_map
+from port.train.world import Step, World, check_finite, check_step, tree_map
 from port.types import Observations, Params, Rollout
 from port.update_rules.actor_critic import ActorCritic
 from port.update_rules.disco import Disco
@@ -51,8 +51,7 @@ class Episode(NamedTuple):
 def begin(world: World, generator: torch.Generator, dtype: torch.dtype) -> Stream:
     """Starts all environments anew."""
     observations, B = world.reset(generator), world.num_envs
-    check_shapes(Step(observations, torch.zeros(B), torch.zeros(B), torch.zeros(B)), world)
-    check_finite(trees.flatten({"observation": observations}), "after a reset")
+    check_step(Step(observations, torch.zeros(B), torch.zeros(B), torch.zeros(B)), world, "after a reset")
     on_device = tree_map(lambda x: x.to(generator.device), observations)
     zeros = torch.zeros(B, dtype=dtype, device=generator.device)
     sums = torch.zeros(B, dtype=torch.float64)
@@ -124,10 +123,7 @@ def unroll(
         acted = Rollout(stream.observations, actions, stream.rewards, stream.continues, {"logits": logits})
         rows.append(trees.flatten(acted))
         step = world.step(actions, generator)
-        check_shapes(step, world)
-        check_finite(
-            {"reward": step.rewards, **trees.flatten({"observation": step.observations})}, f"at step {t} of the rollout"
-        )
+        check_step(step, world, f"at step {t} of the rollout")
         rewards = learned_rewards(agent, params, step, reward_scale, bootstraps)
         stream, over = follow(stream, step, rewards)
         ended += over
@@ -182,8 +178,7 @@ def play(
         logits = act(stream.observations)
         noise = torch.zeros_like(logits) if is_greedy else gumbel_noise(tuple(logits.shape), generator, dtype)
         step = world.step(sample_actions(logits, noise), generator)
-        check_shapes(step, world)
-        check_finite({"reward": step.rewards, **trees.flatten({"observation": step.observations})}, "in an evaluation")
+        check_step(step, world, "in an evaluation")
         stream, over = follow(stream, step, step.rewards.to(logits.device))
         for episode in over:
             if missing[episode.env]:

@@ -99,6 +99,12 @@ def to_tensors(tree: Any, dtype: torch.dtype) -> Any:
     raise ValueError(f"Observations and rewards must be numbers; got {array.dtype}.")
 
 
+def check_step(step: Step, world: World, where: str) -> None:
+    """Raises ValueError where a step has other shapes than the world announced, or a number that is none."""
+    check_shapes(step, world)
+    check_finite({"reward": step.rewards, **trees.flatten({"observation": step.observations})}, where)
+
+
 def check_shapes(step: Step, world: World) -> None:
     """Raises ValueError where a step does not have one row per environment, or observations of another shape."""
     want = trees.flatten({"observation": world.example})
