@@ -28,7 +28,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from port.types import Params
 
@@ -129,22 +129,16 @@ class Processes(Averaging):
 
     def __init__(self) -> None:
         """The rank of this process; torch.distributed must have been started, as `connect` does."""
-        from torch import distributed
-
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
 
     def total(self, flat: Tensor) -> Tensor:
         """The sum over ranks of a tensor [N]."""
-        from torch import distributed
-
         out = flat.detach().clone(memory_format=torch.contiguous_format)
         self._ask(lambda: distributed.all_reduce(out))
         return out
 
     def gather(self, item: Answer) -> list[Answer]:
         """What each rank gives, in their order; whatever can be pickled."""
-        from torch import distributed
-
         found: list[Any] = [None] * self.size
         self._ask(lambda: distributed.all_gather_object(found, item))
         return found
@@ -163,12 +157,12 @@ def lost(rank: int, size: int, reason: str) -> str:
     """The sentence of a rank that is left alone."""
     return (
         f"rank {rank} of {size} stops: another process of this run has ended or no longer answers ({reason}). "
-        "What that one said last, if it could, tells why; the same command goes on from the last checkpoint."
+        "Its last message, if there is one, tells why; the same command goes on from the last checkpoint."
     )
 
 
 def _first_words(problem: BaseException) -> str:
-    """What torch.distributed says, without the place in its source and its advice."""
+    """The reason in an error of torch.distributed, without the place in its source and its advice."""
     words = re.sub(r"^\[[^]]*\]\s*", "", str(problem)) or type(problem).__name__
     return words.splitlines()[0].split(". ")[0]
 
@@ -194,8 +188,6 @@ def connect(device: str = "cpu", patience: timedelta = PATIENCE) -> Averaging | 
     """
     if not is_one_of_many():
         return None
-    from torch import distributed
-
     if not distributed.is_initialized():
         if device.startswith("cuda"):
             torch.cuda.set_device(own_device(device))
@@ -234,8 +226,6 @@ def leave(code: int) -> int:
 
     A rank that fails ends at once: to take leave in order it would have to wait for the others.
     """
-    from torch import distributed
-
     if not (distributed.is_available() and distributed.is_initialized()):
         return code
     if code == 2:

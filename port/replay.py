@@ -1,6 +1,6 @@
 """A replay buffer of trajectories: first in, first out, sampled uniformly with replacement.
 
-Trajectories lie side by side in tensors that are made once. Which of them are sampled is drawn by NumPy, so that it is
+Trajectories lie along one axis of tensors that are made once. NumPy draws which of them are sampled, so that it is
 the same as in the original's evaluation notebook for the same seed.
 """
 

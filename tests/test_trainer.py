@@ -273,7 +273,7 @@ def test_what_is_no_environment_is_told_so():
         Trainer(lambda action: None, AGENT, meta_params())
     with pytest.raises(TypeError, match="how many boards"):
         Trainer(Catch(4, 3), AGENT, meta_params())
-    with pytest.raises(ValueError, match="value function outside"):
+    with pytest.raises(ValueError, match="value function beside"):
         Trainer(corridor(), replace(AGENT, rule=PolicyGradientConfig(), hyper=None))
 
 

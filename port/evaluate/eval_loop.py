@@ -16,9 +16,10 @@ from torch import Tensor
 
 from port.agent import Agent
 from port.command_line import setting
-from port.config import PolicyGradientConfig, check_sizes
+from port.config import AgentConfig, PolicyGradientConfig, check_sizes
 from port.environments import Catch
 from port.evaluate import acting
+from port.networks.param_names import ObsSpec
 from port.replay import ReplayBuffer
 from port.types import LearnerState, Logs, Params, Rollout
 
@@ -224,7 +225,8 @@ class EvalLoop:
         """
         self.config = config = config or EvalConfig()
         self._env = Catch(config.rows, config.columns, dtype)
-        check_agent(agent, self._env)
+        check_rule(agent.config)
+        check_agent(agent, self._env.observation_shape, self._env.num_actions)
         agent.rule.check_meta_params(meta_params)
         self._agent, self._meta_params = agent, meta_params
         generator = torch.Generator().manual_seed(config.seed)
@@ -258,7 +260,7 @@ class EvalLoop:
         for _ in range(self.config.num_steps):
             report = self.step()
             frames.append(report.frames)
-            averages.append(float(np.mean(report.episode_returns)) if report.episode_returns else float("nan"))
+            averages.append(mean(report.episode_returns))
             rates.append(report.catch_rate)
             logs.append(report.logs)
             if on_step:
@@ -274,12 +276,21 @@ class EvalLoop:
         )
 
 
-def check_agent(agent: Agent, env: Catch) -> None:
-    """Raises ValueError where an agent was made for another board, or cannot learn by itself."""
-    if isinstance(agent.config.rule, PolicyGradientConfig):
+def mean(values: Sequence[float]) -> float:
+    """The mean; NaN of no values."""
+    return float(np.mean(values)) if values else float("nan")
+
+
+def check_rule(config: AgentConfig) -> None:
+    """Raises ValueError where an agent cannot learn by itself."""
+    if isinstance(config.rule, PolicyGradientConfig):
         raise ValueError("The policy-gradient rule needs a value function beside the agent; this loop has none.")
-    if agent.obs_spec != env.observation_shape or agent.num_actions != env.num_actions:
+
+
+def check_agent(agent: Agent, obs_spec: ObsSpec, num_actions: int) -> None:
+    """Raises ValueError where an agent was made for other environments."""
+    if agent.obs_spec != obs_spec or agent.num_actions != num_actions:
         raise ValueError(
-            f"The agent was made for observations of {agent.obs_spec} and {agent.num_actions} actions; these boards "
-            f"show {env.observation_shape} and take {env.num_actions}."
+            f"The agent was made for observations of {agent.obs_spec} and {agent.num_actions} actions; these "
+            f"environments show {obs_spec} and take {num_actions}."
         )

@@ -1,4 +1,4 @@
-"""One agent of the population: it acts, gives its meta-gradient, and starts over at the end of its life.
+"""One agent of the population: it acts, gives its meta-gradient, and starts over at the end of its lifetime.
 
 All randomness comes from the run's seed, the agent's number and the number of the meta-update, so that nothing random
 needs to be kept to continue a run.
@@ -54,13 +54,13 @@ class Member:
         self.agent = Agent(config.agent, self.env.observation_shape, self.env.num_actions)
 
     def age(self, step: int) -> int:
-        """Meta-updates of its life so far, at the start of a meta-update; lives begin staggered over the population."""
+        """Meta-updates of its lifetime so far, at the start of one; lifetimes are staggered over the population."""
         if not self.config.lifetime:
             return step
         return (step + self.index * self.config.lifetime // len(self.config.boards)) % self.config.lifetime
 
     def fresh(self, step: int) -> MemberState:
-        """The state of an agent whose life begins at a meta-update."""
+        """The state of an agent whose lifetime begins at a meta-update."""
         source = generator(self.config.seed, "life", self.index, step)
         spec, value_config = self.env.observation_shape, self.config.value_fn
         learner = self.agent.initial_learner_state(source, DTYPE)
@@ -79,7 +79,7 @@ class Member:
         return train, _cut(whole, c.num_inner_steps * c.rollout_length, length), stream
 
     def contribute(self, step: int, state: MemberState | None, meta_params: Params) -> tuple[MemberState, Contribution]:
-        """Lives for one meta-update.
+        """Acts and learns for one meta-update.
 
         Args:
             step: number of the meta-update.
@@ -112,7 +112,7 @@ def _cut(rollout: Rollout, start: int, end: int) -> Rollout:
 
 
 class Score(NamedTuple):
-    """How a fresh agent did: over its whole life, and over its last 100 episodes."""
+    """How a fresh agent did: over its whole run, and over its last 100 episodes."""
 
     life_catch_rate: float
     final_catch_rate: float

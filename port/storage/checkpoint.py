@@ -83,7 +83,7 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def digest(params: Params | None) -> str | None:
-    """What tells one rule's weights from another's."""
+    """A short digest of parameters."""
     if params is None:
         return None
     total = hashlib.sha256()

@@ -170,7 +170,7 @@ def encode(space: Any, batch: Any, dtype: torch.dtype) -> Any:
 
 
 def _batch(rows: list[Any]) -> Any:
-    """Single observations side by side."""
+    """Single observations as a batch."""
     if isinstance(rows[0], Mapping):
         return {key: _batch([row[key] for row in rows]) for key in rows[0]}
     if isinstance(rows[0], tuple):

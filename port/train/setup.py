@@ -20,7 +20,7 @@ from port.types import LearnerState, Params, Rollout
 
 
 def as_world(env: Any, dtype: torch.dtype) -> World:
-    """What was given as a world; TypeError or ValueError says what to give instead."""
+    """Environments as a world; TypeError or ValueError explains what to give instead."""
     if gym.is_vector_env(env):
         return gym.GymWorld(env, dtype)
     if all(hasattr(env, name) for name in ("reset", "step", "save", "restore", "example", "num_envs", "num_actions")):

@@ -1,6 +1,6 @@
 """What a trainer asks of its environments: a batch of them, stepped by one call.
 
-Truncation (a time limit) is told apart from termination, because only a terminated episode is worth nothing afterwards.
+Truncation (a time limit) is kept apart from termination, because only a terminated episode is worth nothing afterwards.
 """
 
 from __future__ import annotations
