@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
@@ -29,6 +30,12 @@ class Stream(NamedTuple):
 def start(env: Catch, ball_columns: Tensor) -> Stream:
     """A stream at its first step, with balls in the given columns [B]."""
     return Stream(*env.reset(ball_columns))
+
+
+def derive_seed(seed: int, *names: object) -> int:
+    """A seed that depends on nothing but another seed and some names."""
+    digest = hashlib.sha256("/".join(map(str, (seed, *names))).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
 
 
 def gumbel_noise(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:

@@ -254,12 +254,12 @@ def meta_gradient(problem: InnerProblem) -> MetaGradient:
     tracked = problem.with_leaves()
     with torch.enable_grad():
         result = outer_loss(tracked)
-        grads = _grads(result.loss, tracked.meta_params)
+        grads = gradients(result.loss, tracked.meta_params)
     found = MetaGradient(grads, trees.detached(result.state), result.metrics, result.meta_log)
     return over_ranks(problem.agent.averaging, found)
 
 
-def _grads(loss: Tensor, params: Params) -> Params:
+def gradients(loss: Tensor, params: Params) -> Params:
     """Gradient of a loss by parameter, zero where it does not depend on one."""
     grads = torch.autograd.grad(loss, list(params.values()), allow_unused=True, materialize_grads=True)
     return dict(zip(params, grads, strict=True))
@@ -299,7 +299,7 @@ def meta_gradient_along(direction: Params, problem: InnerProblem) -> Params:
     with torch.enable_grad(), forward_ad.dual_level():
         tracked = problem.with_leaves().meta_params
         dual = {name: forward_ad.make_dual(p, direction[name]) for name, p in tracked.items()}
-        grads = _grads(outer_loss(replace(problem, meta_params=dual)).loss, tracked)
+        grads = gradients(outer_loss(replace(problem, meta_params=dual)).loss, tracked)
         tangents = {name: forward_ad.unpack_dual(grad).tangent for name, grad in grads.items()}
     return {name: torch.zeros_like(params[name]) if t is None else t.detach() for name, t in tangents.items()}
 

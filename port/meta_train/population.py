@@ -6,7 +6,6 @@ needs to be kept to continue a run.
 
 from __future__ import annotations
 
-import hashlib
 from typing import NamedTuple
 
 import torch
@@ -40,8 +39,7 @@ class Contribution(NamedTuple):
 
 def generator(seed: int, *names: object) -> torch.Generator:
     """A generator that depends on nothing but the seed and the names."""
-    digest = hashlib.sha256("/".join(map(str, (seed, *names))).encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    return torch.Generator().manual_seed(acting.derive_seed(seed, *names))
 
 
 class Member:

@@ -13,10 +13,12 @@ from port.meta_train.meta_gradient import (
     LearningState,
     MetaGradient,
     combine,
+    gradients,
     inner_step,
     over_ranks,
     validation_loss,
 )
+from port.storage.checkpoint import part
 from port.types import Params
 
 
@@ -35,17 +37,19 @@ def checkpointed_meta_gradient(problem: InnerProblem) -> MetaGradient:
     end = _with_leaves(states[-1])
     with torch.enable_grad():
         pg_loss, reg_loss, meta_log = validation_loss(problem, end)
-        carried = _pull([pg_loss + reg_loss], [None], end.learner)
+        carried = _grads(pg_loss + reg_loss, end.learner)
     total = {name: torch.zeros_like(p) for name, p in problem.meta_params.items()}
     for before, rollout in zip(states[-2::-1], reversed(rollouts), strict=True):
         tracked, before = problem.with_leaves(), _with_leaves(before)
         with torch.enable_grad():
             after, regulariser, _ = inner_step(tracked, before, rollout)
-            outputs, weights = _reached(after.learner, carried)
-            outputs, weights = [*outputs, regulariser], [*weights, torch.full_like(regulariser, 1.0 / len(rollouts))]
-            carried = _pull(outputs, weights, {"meta": tracked.meta_params, "learner": before.learner})
+            later = sum(
+                (x * carried[name]).sum() for name, x in trees.flatten(after.learner).items() if name in carried
+            )
+            loss = later + regulariser / len(rollouts)  # of which the gradient is that of all that follows
+            carried = _grads(loss, {"meta": tracked.meta_params, "learner": before.learner})
         total = {name: g + carried[f"meta/{name}"] for name, g in total.items()}
-        carried = {name.removeprefix("learner/"): g for name, g in carried.items() if name.startswith("learner/")}
+        carried = part(carried, "learner/")
     result = combine(pg_loss.detach(), reg_loss.detach(), regularisers, states[-1], metrics, meta_log)
     return over_ranks(problem.agent.averaging, MetaGradient(total, *result[1:]))
 
@@ -57,14 +61,6 @@ def _with_leaves(state: LearningState) -> LearningState:
     return state._replace(learner=trees.unflatten(state.learner, leaves))
 
 
-def _reached(tree: Any, grads: Params) -> tuple[list[Tensor], list[Tensor | None]]:
-    """The tensors of a record that have a graph, and the gradient for each."""
-    live = {name: x for name, x in trees.flatten(tree).items() if x.requires_grad and name in grads}
-    return list(live.values()), [grads[name] for name in live]
-
-
-def _pull(outputs: list[Tensor], weights: list[Tensor | None], tree: Any) -> Params:
-    """Gradient of weighted outputs for every leaf of a record, by name."""
-    sources = {name: x for name, x in trees.flatten(tree).items() if x.requires_grad}
-    grads = torch.autograd.grad(outputs, list(sources.values()), weights, allow_unused=True, materialize_grads=True)
-    return dict(zip(sources, grads, strict=True))
+def _grads(loss: Tensor, tree: Any) -> Params:
+    """Gradient of a loss for every leaf of a record, by name."""
+    return gradients(loss, {name: x for name, x in trees.flatten(tree).items() if x.requires_grad})
