@@ -23,7 +23,7 @@ from port.evaluate.eval_loop import EvalConfig, EvalLoop
 
 ROWS, COLUMNS, SEED = 5, 4, 3
 CONFIG = EvalConfig(
-    12, batch_size=4, rollout_length=9, replay_ratio=2, capacity=7, rows=ROWS, columns=COLUMNS, seed=SEED
+    num_steps=12, batch_size=4, rollout_length=9, replay_ratio=2, capacity=7, rows=ROWS, columns=COLUMNS, seed=SEED
 )
 LAYER = REGISTRY["agent/learner_step"]
 SETTINGS = {
