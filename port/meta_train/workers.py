@@ -10,6 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import numpy as np
@@ -158,8 +159,11 @@ class Workers(Population):
     def _call(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         if not self._pools:
             return [getattr(self._crew, name)(*arguments[0])]
-        asked = [pool.submit(_answer, name, each) for pool, each in zip(self._pools, arguments, strict=True)]
-        return [future.result() for future in asked]
+        try:
+            asked = [pool.submit(_answer, name, each) for pool, each in zip(self._pools, arguments, strict=True)]
+            return [future.result() for future in asked]
+        except BrokenProcessPool:
+            raise RuntimeError("A worker process of the population has died; start again to continue.") from None
 
     def close(self) -> None:
         """Ends the processes."""
