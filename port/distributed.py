@@ -9,7 +9,7 @@ The average can be differentiated any number of times: each rank's cotangents ar
 nodes in the reverse of the order in which they were made, so that ranks meet again in the same order, even where the
 graphs between their averages are not the same.
 
-`Processes` speaks over torch.distributed (gloo on processors, NCCL on GPUs); `in_threads` runs ranks as threads of this
+`Processes` uses torch.distributed (gloo on processors, NCCL on GPUs); `in_threads` runs ranks as threads of this
 process, for tests and for looking on (on processors only: the backward passes of GPUs share their threads).
 """
 
@@ -23,11 +23,12 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from port.types import Params
 
@@ -127,23 +128,17 @@ class Processes(Averaging):
     """Ranks that are processes, over torch.distributed."""
 
     def __init__(self) -> None:
-        """Speaks for this process; torch.distributed must have been started, as `connect` does."""
-        from torch import distributed
-
+        """The rank of this process; torch.distributed must have been started, as `connect` does."""
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
 
     def total(self, flat: Tensor) -> Tensor:
         """The sum over ranks of a tensor [N]."""
-        from torch import distributed
-
         out = flat.detach().clone(memory_format=torch.contiguous_format)
         self._ask(lambda: distributed.all_reduce(out))
         return out
 
     def gather(self, item: Answer) -> list[Answer]:
         """What each rank gives, in their order; whatever can be pickled."""
-        from torch import distributed
-
         found: list[Any] = [None] * self.size
         self._ask(lambda: distributed.all_gather_object(found, item))
         return found
@@ -154,7 +149,7 @@ class Processes(Averaging):
         except RankLost:
             raise
         except RuntimeError as problem:  # torch's DistBackendError and its like are RuntimeErrors
-            _stop_listening()
+            _ignore_sigterm()
             raise RankLost(lost(self.rank, self.size, _first_words(problem))) from None
 
 
@@ -162,12 +157,12 @@ def lost(rank: int, size: int, reason: str) -> str:
     """The sentence of a rank that is left alone."""
     return (
         f"rank {rank} of {size} stops: another process of this run has ended or no longer answers ({reason}). "
-        "What that one said last, if it could, tells why; the same command goes on from the last checkpoint."
+        "Its last message, if there is one, tells why; the same command goes on from the last checkpoint."
     )
 
 
 def _first_words(problem: BaseException) -> str:
-    """What torch.distributed says, without the place in its source and its advice."""
+    """The reason in an error of torch.distributed, without the place in its source and its advice."""
     words = re.sub(r"^\[[^]]*\]\s*", "", str(problem)) or type(problem).__name__
     return words.splitlines()[0].split(". ")[0]
 
@@ -193,8 +188,6 @@ def connect(device: str = "cpu", patience: timedelta = PATIENCE) -> Averaging | 
     """
     if not is_one_of_many():
         return None
-    from torch import distributed
-
     if not distributed.is_initialized():
         if device.startswith("cuda"):
             torch.cuda.set_device(own_device(device))
@@ -206,17 +199,17 @@ def connect(device: str = "cpu", patience: timedelta = PATIENCE) -> Averaging | 
             raise RankLost(f"The processes of this run do not find each other: {_first_words(problem)}.") from None
     ranks = Processes()
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: _told_to_stop(ranks))
+        signal.signal(signal.SIGTERM, lambda *_: _on_sigterm(ranks))
     return ranks
 
 
-def _told_to_stop(ranks: Averaging) -> None:
-    _stop_listening()
+def _on_sigterm(ranks: Averaging) -> None:
+    _ignore_sigterm()
     raise RankLost(lost(ranks.rank, ranks.size, "SIGTERM came, as torchrun sends it then"))
 
 
-def _stop_listening() -> None:
-    """One reason to stop is enough to tell; the launcher kills who does not end."""
+def _ignore_sigterm() -> None:
+    """One reason to stop is reported, not two; the launcher kills a process that does not end."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
@@ -233,8 +226,6 @@ def leave(code: int) -> int:
 
     A rank that fails ends at once: to take leave in order it would have to wait for the others.
     """
-    from torch import distributed
-
     if not (distributed.is_available() and distributed.is_initialized()):
         return code
     if code == 2:
@@ -245,42 +236,30 @@ def leave(code: int) -> int:
     return code
 
 
-class _Meeting:
-    """Where the ranks of one process meet."""
-
-    def __init__(self, size: int, patience: timedelta) -> None:
-        self.size, self.barrier = size, threading.Barrier(size, timeout=patience.total_seconds())
-        self.slots: list[Any] = [None] * size
-
-    def exchange(self, rank: int, item: Any) -> list[Any]:
-        """What each rank gives, in their order."""
-        try:
-            self.slots[rank] = item
-            self.barrier.wait()
-            found = list(self.slots)
-            self.barrier.wait()
-        except threading.BrokenBarrierError:
-            raise RankLost(lost(rank, self.size, "a thread has ended")) from None
-        return found
-
-
 class _Thread(Averaging):
-    """A rank that is a thread."""
+    """A rank that is a thread; the ranks meet at a barrier, where each leaves an item."""
 
-    def __init__(self, rank: int, meeting: _Meeting) -> None:
-        self.rank, self.size, self._meeting = rank, meeting.size, meeting
+    def __init__(self, rank: int, barrier: threading.Barrier, slots: list[Any]) -> None:
+        self.rank, self.size, self._barrier, self._slots = rank, len(slots), barrier, slots
 
     def total(self, flat: Tensor) -> Tensor:
         """The sum over ranks, the first ones first."""
-        first, *others = self._meeting.exchange(self.rank, flat.detach())
-        out: Tensor = first.clone()
+        first, *others = self.gather(flat.detach())
+        out = first.clone()
         for other in others:
             out += other
         return out
 
     def gather(self, item: Answer) -> list[Answer]:
         """What each rank gives, in their order."""
-        return self._meeting.exchange(self.rank, item)
+        try:
+            self._slots[self.rank] = item
+            self._barrier.wait()
+            items = list(self._slots)
+            self._barrier.wait()
+        except threading.BrokenBarrierError:
+            raise RankLost(lost(self.rank, self.size, "a thread has ended")) from None
+        return items
 
 
 def in_threads(work: Sequence[Callable[[Averaging], Answer]], patience: timedelta = PATIENCE) -> list[Answer]:
@@ -288,22 +267,13 @@ def in_threads(work: Sequence[Callable[[Averaging], Answer]], patience: timedelt
 
     Where one fails the others end too, and its error is raised.
     """
-    meeting = _Meeting(len(work), patience)
-    answers: dict[int, Answer] = {}
-    problems: list[BaseException] = []
-
-    def live(rank: int) -> None:
-        try:
-            answers[rank] = work[rank](_Thread(rank, meeting))
-        except BaseException as problem:
-            problems.append(problem)
-            meeting.barrier.abort()
-
-    threads = [threading.Thread(target=live, args=(rank,), daemon=True) for rank in range(len(work))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    barrier, slots = threading.Barrier(len(work), timeout=patience.total_seconds()), [None] * len(work)
+    with ThreadPoolExecutor(len(work)) as pool:
+        ranks = [pool.submit(job, _Thread(rank, barrier, slots)) for rank, job in enumerate(work)]
+        for rank in as_completed(ranks):
+            if rank.exception():
+                barrier.abort()
+    problems = [problem for rank in ranks if (problem := rank.exception())]
     if problems:
         raise next((p for p in problems if not isinstance(p, RankLost)), problems[0])
-    return [answers[rank] for rank in range(len(work))]
+    return [rank.result() for rank in ranks]

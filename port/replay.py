@@ -1,6 +1,6 @@
 """A replay buffer of trajectories: first in, first out, sampled uniformly with replacement.
 
-Trajectories lie side by side in tensors that are made once. Which of them are sampled is drawn by NumPy, so that it is
+Trajectories lie along one axis of tensors that are made once. NumPy draws which of them are sampled, so that it is
 the same as in the original's evaluation notebook for the same seed.
 """
 
@@ -13,25 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from port import trees
 from port.rollout_checks import check_rollout
 from port.types import Rollout
 
 
-def _fields(rollout: Rollout) -> dict[str, Tensor]:
-    """The tensors of a rollout by name, [L, B, ...] each."""
-    named = {f"agent_outs/{name}": x for name, x in rollout.agent_outs.items()}
-    named |= {name: getattr(rollout, name) for name in ("actions", "rewards", "discounts")}
-    return named | _flat("observations", rollout.observations)
-
-
-def _flat(name: str, tree: Tensor | Mapping[str, Any]) -> dict[str, Tensor]:
-    if isinstance(tree, Tensor):
-        return {name: tree}
-    return {key: x for part in tree for key, x in _flat(f"{name}/{part}", tree[part]).items()}
-
-
-def _rollout(fields: Mapping[str, Tensor]) -> Rollout:
-    """The inverse of `_fields`."""
+def to_rollout(fields: Mapping[str, Tensor]) -> Rollout:
+    """The inverse of `trees.flatten` for a rollout."""
     tree: dict[str, Any] = {"agent_outs": {}}
     for name, x in fields.items():
         *path, leaf = name.split("/")
@@ -65,7 +53,7 @@ class ReplayBuffer:
     def add(self, rollout: Rollout) -> None:
         """Takes each trajectory of a rollout [L, B], in the order of the batch."""
         check_rollout(rollout)
-        fields = {name: x.detach() for name, x in _fields(rollout).items()}
+        fields = {name: x.detach() for name, x in trees.flatten(rollout).items()}
         self._make_room(fields)
         B = rollout.rewards.shape[1]
         first = max(0, B - self.capacity)  # of a batch larger than the buffer, the last ones stay
@@ -86,7 +74,7 @@ class ReplayBuffer:
             raise IndexError(f"The buffer holds {len(self)} trajectories; got an index outside of them.")
         oldest = self._added - len(self)
         places = torch.from_numpy((np.asarray(indices) + oldest) % self.capacity)
-        return _rollout({name: x.index_select(1, places.to(x.device)) for name, x in self._kept.items()})
+        return to_rollout({name: x.index_select(1, places.to(x.device)) for name, x in self._kept.items()})
 
     def sample(self, count: int) -> Rollout:
         """Draws `count` trajectories, with replacement, as a rollout [L, count]."""

@@ -40,6 +40,7 @@ LEVELS = {
         "ops trees types",
         "storage",
         "distributed environments optimizers",
+        "command_line",
         "input_transforms moving_average",
         "input_option",
         "config",
@@ -93,7 +94,7 @@ ALLOWED = {
 # The commands of the port may show progress, draw and keep files, inside functions: the library is imported without.
 IN_COMMANDS = {"gymnasium", "matplotlib", "rich", "safetensors"}
 ALLOWED_WITHIN = {
-    "port.evaluate.__main__": IN_COMMANDS,
+    "port.command_line": IN_COMMANDS,
     "port.meta_train": IN_COMMANDS,
     "port.storage": IN_COMMANDS,
     "port.train": IN_COMMANDS,

@@ -14,7 +14,7 @@ from port import agent, config, input_transforms, ops, weights
 from port.environments import Catch, DrawnColumns, HostCatch, OriginalColumns, VectorisedCatch, host_catch
 from port.evaluate import acting, eval_loop
 from port.input_option import TransformConfig, feature_width
-from port.meta_train import meta_gradient, recompute
+from port.meta_train import meta_gradient
 from port.networks import agent_net
 from port.types import ActorCriticState
 from port.update_rules import base
@@ -22,7 +22,7 @@ from port.value_fns import value_fn, value_utils, vtrace
 from tests.test_meta_gradient import OBS, A, B, setup
 
 ONE = setup(1)
-LIVE = eval_loop.EvalConfig(num_steps=1, batch_size=2, replay_ratio=1, rollout_length=3, rows=5, columns=5)
+LOOP = eval_loop.EvalConfig(num_steps=1, batch_size=2, replay_ratio=1, rollout_length=3, rows=5, columns=5)
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,13 @@ def test_no_bound_on_updates_and_heads_without_hidden_layers_are_settings_too():
     ],
 )
 def test_a_rollout_with_other_numbers_than_the_agents_is_refused(change, sentence):
-    rollout = dataclasses.replace(ONE.train[0], **change)
+    rollout = dataclasses.replace(ONE.train_rollouts[0], **change)
     with pytest.raises(ValueError, match=sentence):
         ONE.agent.learner_step(rollout, ONE.state.learner, ONE.meta_params)
 
 
 def test_a_rollout_of_no_environment_is_refused():
-    r = ONE.train[0]
+    r = ONE.train_rollouts[0]
     outs = {"logits": r.agent_outs["logits"][:, :0]}
     none = port.Rollout(r.observations[:, :0], r.actions[:, :0], r.rewards[:, :0], r.discounts[:, :0], outs)
     with pytest.raises(ValueError, match="at least 2 steps of 1 environment"):
@@ -89,32 +89,29 @@ def test_a_rollout_of_no_environment_is_refused():
 def test_meta_parameters_in_another_dtype_are_refused():
     other = {name: p.float() for name, p in ONE.meta_params.items()}
     with pytest.raises(ValueError, match="but meta-parameter y_net/0/w is torch.float32"):
-        ONE.agent.learner_step(ONE.train[0], ONE.state.learner, other)
+        ONE.agent.learner_step(ONE.train_rollouts[0], ONE.state.learner, other)
 
 
-@pytest.mark.parametrize(
-    "function", [meta_gradient.meta_gradient, recompute.checkpointed_meta_gradient], ids=lambda f: f.__name__
-)
-def test_a_validation_rollout_of_another_policy_or_a_rule_without_parameters_is_refused(function):
-    lead = ONE.valid.rewards.shape
-    valid = dataclasses.replace(ONE.valid, agent_outs={"logits": torch.zeros(*lead, A + 1, dtype=torch.float64)})
+def test_a_validation_rollout_of_another_policy_or_a_rule_without_parameters_is_refused():
+    lead = ONE.valid_rollout.rewards.shape
+    outs = {"logits": torch.zeros(*lead, A + 1, dtype=torch.float64)}
     with pytest.raises(ValueError, match="the agent has 3 actions"):
-        function(*ONE._replace(valid=valid))
+        dataclasses.replace(ONE, valid_rollout=dataclasses.replace(ONE.valid_rollout, agent_outs=outs))
     with pytest.raises(ValueError, match="pass its parameters"):
-        function(*ONE._replace(meta_params=None))
+        dataclasses.replace(ONE, meta_params=None)
     agent = port.Agent(port.get_settings_actor_critic(), OBS, A)
     with pytest.raises(ValueError, match="ActorCritic has no meta-parameters, so there is no meta-gradient"):
-        function(*ONE._replace(agent=agent, meta_params={}))
+        dataclasses.replace(ONE, agent=agent, meta_params={})
 
 
-def test_a_life_that_cannot_learn_is_refused_before_it_begins():
+def test_a_run_that_cannot_learn_is_refused_before_it_begins():
     env = Catch(5, 5)
     spec = env.observation_shape
     with pytest.raises(ValueError, match="pass its parameters"):
-        next(eval_loop.live(port.Agent(ONE.agent.config, spec, 3), None, LIVE))
+        eval_loop.EvalLoop(port.Agent(ONE.agent.config, spec, 3), None, LOOP)
     plain = port.AgentConfig(hyper=None, rule=port.PolicyGradientConfig())
     with pytest.raises(ValueError, match="needs a value function beside the agent"):
-        next(eval_loop.live(port.Agent(plain, spec, 3), {}, LIVE))
+        eval_loop.EvalLoop(port.Agent(plain, spec, 3), {}, LOOP)
 
 
 def test_an_agent_of_another_board_does_not_act():
@@ -151,7 +148,7 @@ def test_a_board_on_the_host_takes_numpys_numbers_and_no_fractions():
         env.step(0.5)
 
 
-STEP = (ONE.train[0], ONE.state.learner, ONE.meta_params)
+STEP = (ONE.train_rollouts[0], ONE.state.learner, ONE.meta_params)
 MEMORY = ONE.state.learner.meta_state
 SHORT = MEMORY.rnn_state._replace(hidden=MEMORY.rnn_state.hidden[:-1])
 SINGLE = MEMORY.adv_ema._replace(moment1=MEMORY.adv_ema.moment1.float())
@@ -234,7 +231,7 @@ def test_rollouts_of_arrays_or_lists_are_refused_before_any_work(no_work, field,
     with pytest.raises(TypeError, match=f"{name} is given as {kind}, not as a torch tensor; torch.as_tensor makes one"):
         ONE.agent.learner_step(odd, state, meta_params)
     with pytest.raises(TypeError, match=f"{name} is given as {kind}"):
-        meta_gradient.meta_gradient(*ONE._replace(valid=odd))
+        dataclasses.replace(ONE, valid_rollout=odd)
 
 
 @pytest.mark.parametrize("kind", AS)
@@ -245,7 +242,7 @@ def test_actions_as_arrays_or_lists_are_refused_wherever_they_are_taken(kind):
     boards = VectorisedCatch(env, 2, OriginalColumns(env, 2, 0))
     boards.reset()
     host = host_catch(2)
-    inputs = dataclasses.replace(agent.rule_inputs(ONE.train[0], {}), actions=actions)
+    inputs = dataclasses.replace(agent.rule_inputs(ONE.train_rollouts[0], {}), actions=actions)
     for call in (
         lambda: env.step(state, actions, columns),
         lambda: boards.step(actions),

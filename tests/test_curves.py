@@ -284,8 +284,8 @@ def test_a_run_of_the_port_is_its_evaluation_and_a_slower_port_learns_less():
     small_run = spec.preset("bundled", 5, **small)
     as_it_is, slower = (from_csv(learners.train(name, small_run), name) for name in ("port", "port+slower"))
     task = __main__.task_of(__main__.parser().parse_args([]))
-    agent, meta_params = dataclasses.replace(task, loop=eval_loop.EvalConfig(**small)).make()
-    reports = list(eval_loop.live(agent, meta_params, eval_loop.EvalConfig(**small, seed=5)))
+    run = dataclasses.replace(task, loop=eval_loop.EvalConfig(**small)).start(5)
+    reports = [run.step() for _ in range(run.config.num_steps)]
     assert as_it_is.caught == tuple(tuple(x > 0 for x in report.episode_returns) for report in reports)
     assert as_it_is.frames == slower.frames == tuple(report.frames for report in reports)
     assert as_it_is.caught != slower.caught

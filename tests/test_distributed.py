@@ -19,9 +19,8 @@ from port import Agent, distributed, trees
 from port.distributed import Averaging, RankLost, in_threads
 from port.environments import Catch
 from port.meta_train import MetaTrainConfig
-from port.meta_train.ranks import Ranks
 from port.meta_train.run import run
-from port.meta_train.workers import Workers
+from port.meta_train.workers import Ranks, Workers
 from port.train import CatchWorld, TrainConfig, Trainer, load_rule, ranks
 from tests import distributed_case as case
 from tests.rank_work import DIES_AFTER

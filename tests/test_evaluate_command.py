@@ -107,15 +107,9 @@ def test_curves_are_those_of_a_run_in_this_process(done, folder):
     with (done[1] / "seed_5.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 34
-    for name, values in {**alone.columns, "catch_rate": alone.catch_rates}.items():
+    for name, values in alone.columns.items():
         assert [row[name] for row in rows] == [f"{x:.9g}" for x in values], name
     assert np.isfinite([float(row["total_loss"]) for row in rows[-2:]]).all()
-
-
-def test_the_first_step_at_the_bar_is_found():
-    run = multi_seed.Run(0, 0.9, np.array([np.nan, 0.2, 0.95, 0.9]), {})
-    assert run.solved_at(0.95) == 3
-    assert run.solved_at(0.99) is None
 
 
 def test_the_verdict_is_in_words(done, capsys):
@@ -140,7 +134,7 @@ def test_the_verdict_is_in_words(done, capsys):
         (["--weights", "{folder}/rule.npz", "--steps", "0"], "num_steps is 0; it must be positive"),
         (["--weights", "{folder}/rule.npz", "--jobs", "0"], "At least one process is needed"),
         (["--weights", "{folder}/rule.npz", "--num-bins", "1"], "two-hot values need at least 2"),
-        (["--weights", "{folder}/rule.npz", "--learning-rate", "nan"], "learning_rate is nan; it must be positive"),
+        (["--weights", "{folder}/rule.npz", "--learning-rate", "nan"], "--learning-rate is nan; it must be positive"),
         (["--weights", "{folder}/rule.npz", "--seeds", f"{2**70},1"], "does not fit into 63 bits"),
         (["--weights", "{folder}/rule.npz", "--bar", "nan"], "--bar nan is no catch rate"),
         (["--weights", "{folder}/rule.npz", "--seeds", "2", "--at-least", "3"], "cannot be met by 2 seeds"),

@@ -19,13 +19,12 @@ from port.config import (
     get_settings_actor_critic,
 )
 from port.environments import Catch
-from port.evaluate import eval_loop
 from port.evaluate.eval_loop import (
     DrawnRandomness,
     EvalConfig,
+    EvalLoop,
     accumulate_returns,
     catch_rate,
-    evaluate,
 )
 from port.networks import agent_net
 from port.networks.init import init_meta_params
@@ -37,7 +36,7 @@ SMALL = AgentConfig(
     meta_net=MetaNetConfig(prediction_size=5, hidden_size=6, meta_rnn=MetaRnnConfig(hidden_size=4)),
     net=NET,
 )
-LOOP = EvalConfig(9, batch_size=6, rollout_length=8, replay_ratio=3, capacity=10, rows=4, columns=3, seed=1)
+LOOP = EvalConfig(num_steps=9, batch_size=6, rollout_length=8, replay_ratio=3, capacity=10, rows=4, columns=3, seed=1)
 
 
 def agent_and_weights(config=SMALL, loop=LOOP):
@@ -46,9 +45,9 @@ def agent_and_weights(config=SMALL, loop=LOOP):
 
 
 @pytest.fixture(scope="module")
-def life():
+def done():
     reports = []
-    result = evaluate(*agent_and_weights(), LOOP, on_step=reports.append)
+    result = EvalLoop(*agent_and_weights(), LOOP).run(reports.append)
     return result, reports
 
 
@@ -67,16 +66,16 @@ def test_the_defaults_are_the_notebooks():
     assert (agent.net.head_mlp_hiddens, agent.net.lstm_size) == ((128,), 128)
 
 
-def test_it_learns_once_the_buffer_holds_a_batch(life):
-    result, reports = life
+def test_it_learns_once_the_buffer_holds_a_batch(done):
+    result, reports = done
     assert [bool(report.logs) for report in reports] == [False, False] + [True] * 7
     loss = result.logs["total_loss"]
     assert np.isnan(loss[:2]).all() and np.isfinite(loss[2:]).all()
-    assert int(result.state.opt_state.count) == 7
+    assert int(reports[-1].state.opt_state.count) == 7
 
 
-def test_it_acts_with_the_newest_parameters(life):
-    _, reports = life
+def test_it_acts_with_the_newest_parameters(done):
+    _, reports = done
     for before, now in pairwise(reports):
         expected = agent_net.policy_logits(before.state.params, now.rollout.observations, lead=2)
         torch.testing.assert_close(now.rollout.agent_outs["logits"], expected)
@@ -84,8 +83,8 @@ def test_it_acts_with_the_newest_parameters(life):
     assert not torch.allclose(reports[-1].rollout.agent_outs["logits"], stale)
 
 
-def test_it_counts_frames_and_episodes(life):
-    result, reports = life
+def test_it_counts_frames_and_episodes(done):
+    result, reports = done
     assert result.frames.tolist() == [16 * (i + 1) for i in range(9)]
     assert all(report.rollout.rewards.shape == (8, 2) for report in reports)
     ends = sum(int((report.rollout.discounts == 0).sum()) for report in reports)
@@ -96,27 +95,27 @@ def test_it_counts_frames_and_episodes(life):
     assert result.average_returns[3] == pytest.approx(np.mean(ended))
 
 
-def test_a_seed_decides_everything(life):
-    result, _ = life
-    again = evaluate(*agent_and_weights(), LOOP)
-    other = evaluate(*agent_and_weights(), dataclasses.replace(LOOP, seed=2))
+def test_a_seed_decides_everything(done):
+    result, _ = done
+    again = EvalLoop(*agent_and_weights(), LOOP).run()
+    other = EvalLoop(*agent_and_weights(), dataclasses.replace(LOOP, seed=2)).run()
     assert np.array_equal(result.episode_returns, again.episode_returns)
     for name, values in result.logs.items():
         assert np.array_equal(values, again.logs[name], equal_nan=True), name
     assert not np.array_equal(result.logs["total_loss"], other.logs["total_loss"], equal_nan=True)
 
 
-def test_the_replay_seed_changes_what_is_learned_and_not_how_it_starts(life):
-    result, reports = life
+def test_the_replay_seed_changes_what_is_learned_and_not_how_it_starts(done):
+    result, reports = done
     seen = []
-    evaluate(*agent_and_weights(), dataclasses.replace(LOOP, replay_seed=3), on_step=seen.append)
+    EvalLoop(*agent_and_weights(), dataclasses.replace(LOOP, replay_seed=3)).run(seen.append)
     assert torch.equal(seen[0].rollout.actions, reports[0].rollout.actions)
     assert seen[2].logs["total_loss"] != reports[2].logs["total_loss"]
 
 
 def test_another_rule_runs_in_the_same_loop():
     config = dataclasses.replace(get_settings_actor_critic(), net=NET)
-    result = evaluate(agent_and_weights(config)[0], {}, LOOP)
+    result = EvalLoop(agent_and_weights(config)[0], {}, LOOP).run()
     assert np.isfinite(result.logs["total_loss"][2:]).all()
 
 
@@ -124,7 +123,7 @@ def test_it_runs_in_float64():
     agent, _ = agent_and_weights()
     meta_params = init_meta_params(SMALL.meta_net, torch.Generator().manual_seed(0), torch.float64)
     seen = []
-    evaluate(agent, meta_params, dataclasses.replace(LOOP, num_steps=3), torch.float64, on_step=seen.append)
+    EvalLoop(agent, meta_params, dataclasses.replace(LOOP, num_steps=3), torch.float64).run(seen.append)
     assert all(p.dtype == torch.float64 for p in seen[-1].state.params.values())
     assert seen[-1].rollout.rewards.dtype == torch.float64
 
@@ -132,7 +131,7 @@ def test_it_runs_in_float64():
 def test_noise_is_gumbels():
     env = Catch(4, 3, torch.float64)
     loop = dataclasses.replace(LOOP, rollout_length=2000)
-    noise, columns = DrawnRandomness(loop, env, torch.Generator().manual_seed(0), torch.float64).rollout()
+    noise, columns = DrawnRandomness(loop, env, torch.Generator().manual_seed(0)).rollout()
     assert noise.mean().item() == pytest.approx(0.5772, abs=0.05)
     assert noise.var().item() == pytest.approx(math.pi**2 / 6, abs=0.1)
     assert set(columns.unique().tolist()) == {0, 1, 2}
@@ -146,6 +145,12 @@ def test_returns_add_up_over_the_borders_of_rollouts():
     assert so_far.tolist() == [12.0]
     _, later = accumulate_returns(so_far, rewards[:1], goes_on[:1])
     assert later[0].tolist() == [13.0]
+
+
+def test_the_first_step_at_the_bar_is_found(done):
+    run = dataclasses.replace(done[0], catch_rates=np.array([np.nan, 0.2, 0.95, 0.9]))
+    assert run.solved_at(0.95) == 3
+    assert run.solved_at(0.99) is None
 
 
 def test_the_catch_rate_is_of_the_last_100_episodes():
@@ -172,7 +177,7 @@ def test_settings_that_cannot_work_are_refused(change, sentence):
 def test_an_agent_for_another_board_is_refused_before_any_work():
     agent, meta_params = agent_and_weights()
     with pytest.raises(ValueError, match=r"made for observations of \(4, 3, 1\).*show \(8, 3, 1\)"):
-        next(eval_loop.live(agent, meta_params, dataclasses.replace(LOOP, rows=8)))
+        EvalLoop(agent, meta_params, dataclasses.replace(LOOP, rows=8))
 
 
 def test_returns_of_other_shapes_are_refused():

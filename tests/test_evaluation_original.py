@@ -19,12 +19,11 @@ from port.adapter import learning as adapter
 from port.adapter.inputs import agent as port_agent
 from port.adapter.inputs import meta_params as port_meta_params
 from port.environments import Catch, OriginalColumns
-from port.evaluate import eval_loop
-from port.evaluate.eval_loop import EvalConfig
+from port.evaluate.eval_loop import EvalConfig, EvalLoop
 
 ROWS, COLUMNS, SEED = 5, 4, 3
 CONFIG = EvalConfig(
-    12, batch_size=4, rollout_length=9, replay_ratio=2, capacity=7, rows=ROWS, columns=COLUMNS, seed=SEED
+    num_steps=12, batch_size=4, rollout_length=9, replay_ratio=2, capacity=7, rows=ROWS, columns=COLUMNS, seed=SEED
 )
 LAYER = REGISTRY["agent/learner_step"]
 SETTINGS = {
@@ -118,15 +117,17 @@ class GivenNoise:
         return torch.from_numpy(next(self._noise)), self._columns.draw(CONFIG.rollout_length)
 
 
-def live(config=CONFIG):
+def run(config=CONFIG):
     tensors = {name: torch.from_numpy(value) for name, value in start().items()}
     agent, state = port_agent(SETTINGS), adapter.learner_state(tensors, SETTINGS)
     meta_params = port_meta_params(tensors, SETTINGS)
-    return agent, list(eval_loop.live(agent, meta_params, config, torch.float64, state, GivenNoise()))
+    reports = []
+    EvalLoop(agent, meta_params, config, torch.float64, state, GivenNoise()).run(reports.append)
+    return agent, reports
 
 
-def test_the_port_lives_the_originals_life(original):
-    agent, reports = live()
+def test_the_port_repeats_the_originals_run(original):
+    agent, reports = run()
     for step, (ref, report) in enumerate(zip(original["rollouts"], reports, strict=True)):
         for name in ("observations", "actions", "rewards"):
             assert np.array_equal(ref[name], getattr(report.rollout, name).numpy()), (step, name)
@@ -142,7 +143,7 @@ def test_the_port_lives_the_originals_life(original):
         np.testing.assert_allclose(value, original["learner"][f"params/{name}"], rtol=0, atol=1e-9)
 
 
-def test_the_life_is_long_enough_to_tell(original):
+def test_the_run_is_long_enough_to_tell(original):
     actions = np.stack([rollout["actions"] for rollout in original["rollouts"]])
     assert set(actions.flatten()) == {0, 1, 2}
     assert len({log["total_loss"] for log in original["logs"]}) == 11
@@ -151,7 +152,7 @@ def test_the_life_is_long_enough_to_tell(original):
 
 
 def test_another_replay_would_be_seen(original):
-    _, reports = live(dataclasses.replace(CONFIG, replay_seed=18))
+    _, reports = run(dataclasses.replace(CONFIG, replay_seed=18))
     losses = [report.logs["total_loss"] for report in reports if report.logs]
     gaps = [abs(log["total_loss"] - loss) for log, loss in zip(original["logs"], losses, strict=True)]
     assert max(gaps) > 1e-3

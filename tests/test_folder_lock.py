@@ -45,12 +45,13 @@ def test_a_second_meta_training_in_a_folder_is_refused_and_changes_nothing(tmp_p
 def test_a_meta_training_holds_its_folder_to_the_end_and_not_longer(tmp_path, monkeypatch):
     seen = []
 
-    def told(self, report):
+    def figures(report):
         with pytest.raises(ValueError, match="Another run is at work"):
             FolderLock(tmp_path)
         seen.append(report.step)
+        return ""
 
-    monkeypatch.setattr("port.meta_train.__main__.Progress.show", told)
+    monkeypatch.setattr("port.meta_train.__main__.figures", figures)
     settings = {**TINY, "num_meta_updates": 2, "evaluate_every": 0}
     assert main(["--workers", "1", "--out", str(tmp_path), *flags(settings)]) == 0
     assert seen == [1, 2]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ import port
 from port import optimizers, trees
 from port.config import AgentNetConfig, DiscoConfig, MetaNetConfig, MetaRnnConfig
 from port.meta_train import meta_gradient, recompute
-from port.meta_train.meta_gradient import LearningState, OuterLossConfig
+from port.meta_train.meta_gradient import InnerProblem, LearningState, OuterLossConfig
 from port.types import Params, Rollout
 from port.value_fns import value_fn
 
@@ -27,18 +26,6 @@ CONFIG = port.AgentConfig(
 VALUE = value_fn.ValueFnConfig(dense=(5,))
 
 
-class Setup(NamedTuple):
-    """Arguments of the outer loss."""
-
-    agent: port.Agent
-    value: value_fn.ValueFnConfig
-    outer: OuterLossConfig
-    meta_params: Params
-    state: LearningState
-    train: list[Rollout]
-    valid: Rollout
-
-
 def rollout(steps: int, noise: torch.Generator, dtype: torch.dtype) -> Rollout:
     """What an actor could have recorded."""
     return Rollout(
@@ -50,7 +37,7 @@ def rollout(steps: int, noise: torch.Generator, dtype: torch.dtype) -> Rollout:
     )
 
 
-def setup(inner_steps: int = 2, dtype: torch.dtype = torch.float64) -> Setup:
+def setup(inner_steps: int = 2, dtype: torch.dtype = torch.float64) -> InnerProblem:
     """A small agent at the start of its life."""
     noise = torch.Generator().manual_seed(1)
     agent = port.Agent(CONFIG, OBS, A)
@@ -59,7 +46,7 @@ def setup(inner_steps: int = 2, dtype: torch.dtype = torch.float64) -> Setup:
     meta_params = port.init_meta_params(CONFIG.meta_net, noise, dtype)
     meta_params = {k: p + 0.1 * torch.randn(p.shape, generator=noise, dtype=dtype) for k, p in meta_params.items()}
     train = [rollout(4, noise, dtype) for _ in range(inner_steps)]
-    return Setup(agent, VALUE, OuterLossConfig(), meta_params, state, train, rollout(8, noise, dtype))
+    return InnerProblem(agent, VALUE, OuterLossConfig(), meta_params, state, train, rollout(8, noise, dtype))
 
 
 def direction(params: Params) -> Params:
@@ -74,9 +61,9 @@ def test_forward_mode_over_the_inner_gradients_gives_the_same_directional_deriva
     along = direction(given.meta_params)
     with forward_ad.dual_level():
         dual = {name: forward_ad.make_dual(p, along[name]) for name, p in given.meta_params.items()}
-        loss = meta_gradient.outer_loss(*given._replace(meta_params=dual)).loss
+        loss = meta_gradient.outer_loss(dataclasses.replace(given, meta_params=dual)).loss
         forward = float(forward_ad.unpack_dual(loss).tangent.detach())
-    grads = meta_gradient.meta_gradient(*given).grads
+    grads = meta_gradient.meta_gradient(given).grads
     backward = sum(float((grads[name] * along[name]).sum()) for name in grads)
     assert abs(backward) > 1e-4
     assert forward == pytest.approx(backward, rel=1e-10)
@@ -84,7 +71,7 @@ def test_forward_mode_over_the_inner_gradients_gives_the_same_directional_deriva
 
 def test_products_with_the_hessian_of_the_agents_loss_agree_in_both_modes():
     given = setup()
-    agent, taken = given.agent, given.train[0]
+    agent, taken = given.agent, given.train_rollouts[0]
     _, logs = agent.learner_step(taken, given.state.learner, given.meta_params)
     params, along = given.state.learner.params, direction(given.state.learner.params)
 
@@ -105,8 +92,8 @@ def test_products_with_the_hessian_of_the_agents_loss_agree_in_both_modes():
 @pytest.mark.parametrize("inner_steps", [1, 3])
 def test_recomputing_inner_updates_changes_nothing(inner_steps):
     given = setup(inner_steps)
-    plain = meta_gradient.meta_gradient(*given)
-    again = recompute.checkpointed_meta_gradient(*given)
+    plain = meta_gradient.meta_gradient(given)
+    again = recompute.checkpointed_meta_gradient(given)
     ours, theirs = trees.flatten(plain.state), trees.flatten(again.state)
     assert ours.keys() == theirs.keys() and all(torch.equal(x, theirs[name]) for name, x in ours.items())
     for part in ("grads", "metrics", "meta_log"):
@@ -116,16 +103,16 @@ def test_recomputing_inner_updates_changes_nothing(inner_steps):
 
 
 def test_after_one_inner_update_nothing_depends_on_the_meta_rnn_but_its_start():
-    grads = meta_gradient.meta_gradient(*setup(1)).grads
+    grads = meta_gradient.meta_gradient(setup(1)).grads
     dead = {name for name, g in grads.items() if not g.any()}
     assert dead == {name for name in grads if name.startswith(("meta_rnn/", "meta_input/"))} | {"gate/w"}
-    assert all(bool(g.any()) for g in meta_gradient.meta_gradient(*setup(2)).grads.values())
+    assert all(bool(g.any()) for g in meta_gradient.meta_gradient(setup(2)).grads.values())
 
 
 def test_the_meta_gradient_leaves_its_inputs_alone_and_carries_no_graph():
     given = setup()
     kept = {name: x.clone() for name, x in trees.flatten(given.state).items()}
-    result = meta_gradient.meta_gradient(*given)
+    result = meta_gradient.meta_gradient(given)
     after = trees.flatten(given.state)
     assert all(torch.equal(kept[name], after[name]) for name in kept)
     assert not any(p.requires_grad for p in given.meta_params.values())
@@ -135,7 +122,7 @@ def test_the_meta_gradient_leaves_its_inputs_alone_and_carries_no_graph():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_meta_gradient_keeps_the_dtype(dtype):
-    result = meta_gradient.meta_gradient(*setup(1, dtype))
+    result = meta_gradient.meta_gradient(setup(1, dtype))
     floats = [x for tree in result for x in trees.flatten(tree).values() if x.is_floating_point()]
     assert {x.dtype for x in floats} == {dtype}
 
@@ -172,10 +159,10 @@ def test_long_meta_gradients_are_cut_only_where_asked():
 def test_bad_rollouts_are_refused_before_any_work():
     given = setup()
     with pytest.raises(ValueError, match="at least one inner update"):
-        meta_gradient.meta_gradient(*given._replace(train=[]))
-    short = dataclasses.replace(given.valid, actions=given.valid.actions[:-1])
+        dataclasses.replace(given, train_rollouts=[])
+    short = dataclasses.replace(given.valid_rollout, actions=given.valid_rollout.actions[:-1])
     with pytest.raises(ValueError, match=r"actions is \(7, 2\)"):
-        meta_gradient.meta_gradient(*given._replace(valid=short))
+        dataclasses.replace(given, valid_rollout=short)
     with pytest.raises(ValueError, match="at least one agent"):
         meta_gradient.meta_update(given.meta_params, optimizers.init_adam(given.meta_params), [], 0.1)
 

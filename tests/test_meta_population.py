@@ -12,8 +12,9 @@ import torch
 from port import optimizers, trees, weights
 from port.meta_train import MetaTrainConfig, meta_gradient, population
 from port.meta_train import recompute as recompute_module
+from port.meta_train.checkpoint import Files, start
 from port.meta_train.population import Member, MemberState
-from port.meta_train.run import Files, evaluate, run, start
+from port.meta_train.run import evaluate, run
 from port.meta_train.workers import Workers
 from port.types import Rollout
 from tests.test_meta_train import TINY
@@ -219,7 +220,7 @@ def test_the_best_rule_is_kept_as_it_was_judged_and_over_a_restart(tmp_path: Pat
 def test_agents_and_scores_come_in_their_order_however_they_are_spread_over_workers():
     """Three agents in two processes, the first and the third in one."""
     workers = Workers.__new__(Workers)
-    workers._pipes = [object(), object()]
+    workers.count = 2
 
     def answers(name, arguments):
         if name == "evaluate":

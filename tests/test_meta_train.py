@@ -17,9 +17,10 @@ import port
 from port import weights
 from port.meta_train import MetaTrainConfig, checkpoint
 from port.meta_train.__main__ import main, parser, read_config
+from port.meta_train.checkpoint import Files
 from port.meta_train.plot import draw, figure_of
 from port.meta_train.population import Member
-from port.meta_train.run import Files, Report, run
+from port.meta_train.run import Report, run
 from port.meta_train.workers import Workers
 from port.storage import files
 
@@ -133,7 +134,7 @@ def test_a_half_written_row_is_cut_off(tmp_path: Path) -> None:
         log.add({"step": step, "loss": step / 3})
     whole_text = path.read_text()
     path.write_text(whole_text + "4,0.3333")
-    assert files.CsvLog(path, 3).rows() == [{"step": str(i), "loss": str(i / 3)} for i in range(3)]
+    assert files.read_rows(files.CsvLog(path, 3).path) == [{"step": str(i), "loss": str(i / 3)} for i in range(3)]
     assert whole_text.startswith(path.read_text())
 
 

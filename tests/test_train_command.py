@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from port.train import __main__, checks, logs
+from port.storage import plots
+from port.train import __main__
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SMALL = ["--batch-size", "4", "--rollout-length", "5", "--capacity", "8", "--checkpoint-every", "2", "--episodes", "4"]
@@ -28,7 +29,7 @@ def done(tmp_path_factory):
 
 
 def test_it_leaves_logs_a_plot_weights_and_a_summary(done):
-    columns = logs.read_columns(done / "log.csv")
+    columns = plots.read_columns(done / "log.csv")
     assert columns["step"].tolist() == [0, 1, 2, 3] and columns["frames"][-1] == 40
     assert {"return", "return_100", "length", "total_loss", "entropy"} <= columns.keys()
     assert (done / "curve.png").read_bytes().startswith(b"\x89PNG") and (done / "agent.npz").is_file()
@@ -49,7 +50,7 @@ def test_started_again_it_goes_on(tmp_path, capsys):
     assert command(tmp_path, "--steps", "4", "--at-least", "1.5") == 1  # no ball is worth more than 1
     said = capsys.readouterr().out
     assert "Going on after 2 rollouts" in said and "2 of the rollouts now" in said
-    assert logs.read_columns(tmp_path / "log.csv")["step"].tolist() == [0, 1, 2, 3]
+    assert plots.read_columns(tmp_path / "log.csv")["step"].tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_another_environment_in_the_folder_is_told_before_lesser_settings(done, 
 
 def test_each_environment_rule_and_seed_has_a_folder_of_its_own():
     def folder(*asked):
-        return checks.default_out(__main__.parser().parse_args(asked)).as_posix()
+        return __main__.default_out(__main__.parser().parse_args(asked)).as_posix()
 
     assert folder("CartPole-v1") == "runs/train/CartPole-v1-disco-seed0"
     assert folder("CartPole-v1", "--rule", "actor_critic", "--seed", "2").endswith("/CartPole-v1-actor_critic-seed2")

@@ -15,8 +15,7 @@ from port import trees
 from port.agent import Agent
 from port.config import PolicyGradientConfig, get_settings_actor_critic
 from port.environments import Catch
-from port.evaluate import eval_loop
-from port.evaluate.eval_loop import EvalConfig
+from port.evaluate.eval_loop import EvalConfig, EvalLoop
 from port.examples import own_network, step_functions
 from port.storage import checkpoint
 from port.train import CatchWorld, StepFunctions, TrainConfig, Trainer, load_rule
@@ -49,11 +48,12 @@ MAKERS = {"catch": catch_trainer, "functions": corridor_trainer, "gymnasium": gy
 def test_on_catch_it_is_the_evaluation_loop_to_the_last_bit():
     loop = EvalConfig(num_steps=12, batch_size=4, rollout_length=6, replay_ratio=2, capacity=16, rows=4, columns=3)
     agent = Agent(AGENT, (4, 3, 1), 3)
-    *_, last = eval_loop.live(agent, meta_params(), loop)
+    reports = []
+    EvalLoop(agent, meta_params(), loop).run(reports.append)
     trainer = catch_trainer(checkpoint_every=0)
     trainer.run(12)
-    assert same(trees.flatten(trainer.state), trees.flatten(last.state))
-    assert trainer.frames == last.frames
+    assert same(trees.flatten(trainer.state), trees.flatten(reports[-1].state))
+    assert trainer.frames == reports[-1].frames
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
@@ -273,7 +273,7 @@ def test_what_is_no_environment_is_told_so():
         Trainer(lambda action: None, AGENT, meta_params())
     with pytest.raises(TypeError, match="how many boards"):
         Trainer(Catch(4, 3), AGENT, meta_params())
-    with pytest.raises(ValueError, match="value function outside"):
+    with pytest.raises(ValueError, match="value function beside"):
         Trainer(corridor(), replace(AGENT, rule=PolicyGradientConfig(), hyper=None))
 
 

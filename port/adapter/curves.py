@@ -14,8 +14,7 @@ from port.adapter import inputs, rules
 from port.agent import Agent
 from port.config import AgentConfig
 from port.environments import Catch
-from port.evaluate import eval_loop
-from port.evaluate.eval_loop import EvalConfig
+from port.evaluate.eval_loop import EvalConfig, EvalLoop
 from port.types import Params
 
 Step: TypeAlias = tuple[int, list[bool], float | None]
@@ -61,5 +60,7 @@ def train(spec: RunSpec) -> Iterator[Step]:
     env, config = Catch(loop.rows, loop.columns), agent_config(spec)
     meta_params: Params = weights.load_npz(spec.weights_path(), config.meta_net) if spec.weights else {}
     agent = Agent(config, env.observation_shape, env.num_actions)
-    for report in eval_loop.live(agent, meta_params, loop):
+    run = EvalLoop(agent, meta_params, loop)
+    for _ in range(loop.num_steps):
+        report = run.step()
         yield report.frames, [value > 0 for value in report.episode_returns], report.logs.get("q_loss")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from port.adapter.elementary import value_settings
 from port.adapter.inputs import (
     Settings,
@@ -94,14 +92,13 @@ def _train_rollouts(x: Tensors, s: Settings) -> list[Rollout]:
     return [rollout({name: value[i] for name, value in given.items()}) for i in range(s["S"])]
 
 
-def _outer_arguments(x: Tensors, s: Settings) -> tuple[Any, ...]:
-    state = meta_gradient.LearningState(learner_state(x, s), value_state(under("value", x), s))
-    return (
+def _inner_problem(x: Tensors, s: Settings) -> meta_gradient.InnerProblem:
+    return meta_gradient.InnerProblem(
         agent(s),
         value_config(s),
         meta_gradient.OuterLossConfig(),
         meta_params(x, s),
-        state,
+        meta_gradient.LearningState(learner_state(x, s), value_state(under("value", x), s)),
         _train_rollouts(x, s),
         rollout(below("rollout", under("valid", x))),
     )
@@ -109,7 +106,7 @@ def _outer_arguments(x: Tensors, s: Settings) -> tuple[Any, ...]:
 
 @layer("meta_train/outer_loss")
 def _outer_loss(x: Tensors, s: Settings) -> Tensors:
-    result = meta_gradient.meta_gradient(*_outer_arguments(x, s))
+    result = meta_gradient.meta_gradient(_inner_problem(x, s))
     return {
         **to_original("meta_grads", result.grads, param_names.meta_names(meta_config(s))),
         **flat_learner_state(result.state.learner, s),
@@ -121,7 +118,7 @@ def _outer_loss(x: Tensors, s: Settings) -> Tensors:
 @layer("meta_train/second_derivative")
 def _second_derivative(x: Tensors, s: Settings) -> Tensors:
     table = param_names.meta_names(meta_config(s))
-    along = meta_gradient.meta_gradient_along(to_ours("direction", x, table), *_outer_arguments(x, s))
+    along = meta_gradient.meta_gradient_along(to_ours("direction", x, table), _inner_problem(x, s))
     return to_original("meta_grads", along, table)
 
 

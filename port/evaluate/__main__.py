@@ -7,72 +7,55 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Sequence
+from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from port import agent_flags, bundled
+from port import agent_flags, bundled, command_line
 from port.config import DiscoConfig
 from port.evaluate import multi_seed
-from port.evaluate.eval_loop import EvalConfig
-from port.evaluate.multi_seed import Run, Task
+from port.evaluate.eval_loop import EvalConfig, EvalResult
+from port.evaluate.multi_seed import Task
 
 DEFAULT_OUT = Path("runs/evaluate")
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    text, _, example = (__doc__ or "").partition("\n\n")
-    made = argparse.ArgumentParser("python -m port.evaluate", description=text, epilog=example, allow_abbrev=False)
-    made.add_argument(
-        "--weights",
-        type=Path,
-        metavar="FILE",
-        help="the rule's weights, .npz in the original's names (default: the bundled rule)",
+    parser, loop = command_line.make_parser("port.evaluate", __doc__), EvalConfig()
+    agent_flags.add_arguments(parser)
+    for name, text in (("rows", "of the board"), ("columns", "of the board"), ("batch_size", "of a learner step")):
+        default = getattr(loop, name)
+        parser.add_argument(command_line.flag(name), type=int, default=default, help=f"{text} (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=loop.num_steps, help="rollouts of a run (default: %(default)s)")
+    parser.add_argument("--seeds", default="5", help="how many, or which: 5, or 3,7,12 (default: %(default)s)")
+    parser.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="(default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=multi_seed.cores(), help="processes (default: one for each core)")
+    parser.add_argument(
+        "--bar", type=float, default=0.95, help="catch rate that counts as solved (default: %(default)s)"
     )
-    made.add_argument("--rule", choices=("disco", "actor_critic"), default="disco", help="(default: %(default)s)")
-    made.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="JSON with sizes of agent and rule, such as port.meta_train writes (default: beside the weights, "
-        "with .json for .npz, if there)",
-    )
-    loop = EvalConfig()
-    for name, what in (("rows", "of the board"), ("columns", "of the board"), ("batch-size", "of a learner step")):
-        default = getattr(loop, name.replace("-", "_"))
-        made.add_argument(f"--{name}", type=int, default=default, help=f"{what} (default: %(default)s)")
-    made.add_argument("--steps", type=int, default=loop.num_steps, help="rollouts of a run (default: %(default)s)")
-    made.add_argument("--seeds", default="5", help="how many, or which: 5, or 3,7,12 (default: %(default)s)")
-    agent_flags.add_arguments(made)
-    made.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="(default: %(default)s)")
-    made.add_argument("--jobs", type=int, default=multi_seed.cores(), help="processes (default: one for each core)")
-    made.add_argument("--bar", type=float, default=0.95, help="catch rate that counts as solved (default: %(default)s)")
-    made.add_argument("--at-least", type=int, default=0, metavar="N", help="exit with 1 unless so many seeds solve it")
-    made.add_argument("--out", type=Path, default=DEFAULT_OUT, metavar="DIR", help="for curves (default: %(default)s)")
-    made.add_argument("--json", type=Path, metavar="FILE", help="the summary for machines (default: in --out)")
-    made.add_argument("--quiet", action="store_true", help="no progress bar")
-    return made
+    parser.add_argument("--at-least", type=int, default=0, metavar="N", help="exit with 1 if fewer seeds solve it")
+    command_line.add_outputs(parser, DEFAULT_OUT, str(DEFAULT_OUT))
+    return parser
 
 
 def read_seeds(text: str) -> list[int]:
     """The seeds that `5` or `3,7,12` mean."""
     try:
-        found = [int(part) for part in text.split(",")]
+        seeds = [int(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(f"--seeds takes a number, or seeds separated by commas; got {text!r}.") from None
     if "," not in text:
-        found = list(range(found[0]))
-    if not found or len(set(found)) != len(found) or min(found) < 0:
+        seeds = list(range(seeds[0]))
+    if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0:
         raise ValueError(f"--seeds {text} gives no list of different seeds.")
-    if max(found) >= 2**63:
+    if max(seeds) >= 2**63:
         raise ValueError(f"--seeds {text} gives a seed that does not fit into 63 bits.")
-    return found
+    return seeds
 
 
 def task_of(arguments: argparse.Namespace) -> Task:
@@ -80,31 +63,23 @@ def task_of(arguments: argparse.Namespace) -> Task:
     loop = EvalConfig(
         num_steps=arguments.steps, batch_size=arguments.batch_size, rows=arguments.rows, columns=arguments.columns
     )
-    file = agent_flags.weights_of(arguments.rule, arguments.weights)
-    config = agent_flags.agent_config(arguments.rule, file, arguments.config, agent_flags.given(arguments))
+    config, file = agent_flags.chosen_config(arguments)
     return Task(config, loop, file, arguments.dtype)
 
 
-def write_curve(run: Run, folder: Path) -> Path:
+def write_curve(run: EvalResult, folder: Path) -> None:
     """Leaves a run as a CSV file, one row per step."""
-    path = folder / f"seed_{run.seed}.csv"
-    columns = {**run.columns, "catch_rate": run.catch_rates}
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with (folder / f"seed_{run.config.seed}.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(("step", *columns))
-        for step, row in enumerate(zip(*columns.values(), strict=True)):
+        writer.writerow(("step", *run.columns))
+        for step, row in enumerate(zip(*run.columns.values(), strict=True)):
             writer.writerow((step + 1, *(f"{x:.9g}" for x in row)))
-    return path
 
 
-def summary(task: Task, runs: Sequence[Run], bar: float, seconds: float) -> dict[str, Any]:
+def summary(task: Task, runs: Sequence[EvalResult], bar: float, seconds: float) -> dict[str, Any]:
     """What came out, for machines."""
-    each = [
-        {"seed": run.seed, "catch_rate": run.catch_rate, "solved_at": run.solved_at(bar)}
-        for run in sorted(runs, key=lambda run: run.seed)
-    ]
     is_disco = isinstance(task.agent.rule, DiscoConfig)
-    agent = {f.name: _plain(getattr(task.agent, f.name)) for f in fields(task.agent)}
+    agent = asdict(task.agent)
     if is_disco:
         del agent["meta_net"]["inputs"]  # Disco103's, always
     else:
@@ -117,13 +92,12 @@ def summary(task: Task, runs: Sequence[Run], bar: float, seconds: float) -> dict
         "dtype": task.dtype,
         "bar": bar,
         "solved": sum(run.catch_rate >= bar for run in runs),
-        "seeds": each,
+        "seeds": [
+            {"seed": run.config.seed, "catch_rate": run.catch_rate, "solved_at": run.solved_at(bar)}
+            for run in sorted(runs, key=lambda run: run.config.seed)
+        ],
         "seconds": round(seconds, 1),
     }
-
-
-def _plain(value: Any) -> Any:
-    return asdict(value) if hasattr(value, "__dataclass_fields__") else value
 
 
 def verdict(found: dict[str, Any]) -> str:
@@ -140,33 +114,22 @@ def verdict(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def check_asked(arguments: argparse.Namespace, seeds: int, target: Path) -> None:
-    """Raises ValueError for what would only show after all runs have ended."""
+def evaluate(arguments: argparse.Namespace) -> int:
+    """Evaluates all seeds; 0 done, 1 fewer solve it than asked for."""
+    task, seeds, target = task_of(arguments), read_seeds(arguments.seeds), command_line.summary_path(arguments)
     if not isfinite(arguments.bar):
         raise ValueError(f"--bar {arguments.bar} is no catch rate.")
-    if not 0 <= arguments.at_least <= seeds:
-        raise ValueError(f"--at-least {arguments.at_least} cannot be met by {seeds} seeds.")
-    if target.is_dir() or (arguments.json and not target.parent.is_dir()):
-        raise ValueError(f"The summary cannot be written to {target}; give a file in a folder that exists.")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Evaluates all seeds; 0 done, 1 fewer solve it than asked for."""
-    task, chosen = task_of(arguments), read_seeds(arguments.seeds)
-    target = arguments.json or arguments.out / "summary.json"
-    check_asked(arguments, len(chosen), target)
+    if not 0 <= arguments.at_least <= len(seeds):
+        raise ValueError(f"--at-least {arguments.at_least} cannot be met by {len(seeds)} seeds.")
     arguments.out.mkdir(parents=True, exist_ok=True)
     began, runs = time.perf_counter(), []
-    results: Iterable[Run] = multi_seed.run_all(task, chosen, arguments.jobs)
-    if not arguments.quiet:
-        from rich.progress import track
-
-        results = track(results, "seeds", total=len(chosen))
-    for one in results:
-        write_curve(one, arguments.out)
-        runs.append(one)
+    with command_line.progress("seeds", len(seeds), is_quiet=arguments.quiet) as show:
+        for run in multi_seed.run_all(task, seeds, arguments.jobs):
+            write_curve(run, arguments.out)
+            runs.append(run)
+            show(len(runs), f"seed {run.config.seed}: {run.catch_rate:.2f} caught")
     found = summary(task, runs, arguments.bar, time.perf_counter() - began)
-    target.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    command_line.write_summary(target, found)
     print(verdict(found))
     return 1 if found["solved"] < arguments.at_least else 0
 
@@ -174,11 +137,7 @@ def run(arguments: argparse.Namespace) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     arguments = parser().parse_args(argv)
-    try:
-        return run(arguments)
-    except (ValueError, OSError, RuntimeError) as problem:
-        print(f"port.evaluate: {problem}", file=sys.stderr)
-        return 2
+    return command_line.run("port.evaluate", lambda: evaluate(arguments))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
@@ -28,6 +29,24 @@ class Stream(NamedTuple):
 def start(env: Catch, ball_columns: Tensor) -> Stream:
     """A stream at its first step, with balls in the given columns [B]."""
     return Stream(*env.reset(ball_columns))
+
+
+def derive_seed(seed: int, *names: object) -> int:
+    """A seed that depends on nothing but another seed and some names."""
+    digest = hashlib.sha256("/".join(map(str, (seed, *names))).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def gumbel_noise(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    """Standard Gumbel noise, -log(-log(u)) of uniform numbers u."""
+    uniform = torch.rand(shape, generator=generator, device=generator.device, dtype=dtype)
+    return -torch.log(-torch.log(uniform.clamp_min(torch.finfo(dtype).tiny)))
+
+
+def draw_noise(env: Catch, generator: torch.Generator, length: int, batch_size: int) -> tuple[Tensor, Tensor]:
+    """For a rollout of L steps: Gumbel noise [L, B, A], and columns of new balls [L, B]."""
+    noise = gumbel_noise((length, batch_size, env.num_actions), generator, env.dtype)
+    return noise, env.draw_columns(generator, length, batch_size)
 
 
 @torch.no_grad()

@@ -6,8 +6,8 @@ buffer, once that is large enough.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -15,48 +15,59 @@ import torch
 from torch import Tensor
 
 from port.agent import Agent
-from port.config import PolicyGradientConfig
+from port.command_line import setting
+from port.config import AgentConfig, PolicyGradientConfig, check_sizes
 from port.environments import Catch
 from port.evaluate import acting
+from port.networks.param_names import ObsSpec
 from port.replay import ReplayBuffer
 from port.types import LearnerState, Logs, Params, Rollout
 
 LAST_EPISODES = 100  # over which the catch rate is taken
 
 
-@dataclass(frozen=True)
-class EvalConfig:
-    """Settings of the loop; the defaults are those of the original's notebook."""
+@dataclass(frozen=True, kw_only=True)
+class LoopConfig:
+    """How to act and learn, here and in `port.train`; the defaults are those of the original's evaluation notebook."""
 
-    num_steps: int = 1000  # rollouts, and nearly as many learner steps
-    batch_size: int = 64  # trajectories per learner step
-    rollout_length: int = 29  # acted steps, so that a learner sees one transition less
-    replay_ratio: int = 32  # learned trajectories per acted one
-    capacity: int = 1024  # trajectories in the replay buffer
-    rows: int = 8
-    columns: int = 8
-    seed: int = 0  # of the agent's parameters, its actions and the balls
-    replay_seed: int = 17
+    batch_size: int = setting(64, "trajectories per learner step")
+    rollout_length: int = setting(29, "acted steps per rollout; a learner sees one transition less")
+    capacity: int = setting(1024, "trajectories in the replay buffer")
+    seed: int = setting(0, "of the agent's parameters, its actions and the environments")
+    replay_seed: int = setting(17, "of what is drawn from the replay buffer")
 
     def __post_init__(self) -> None:
-        for name in ("num_steps", "batch_size", "replay_ratio", "capacity"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"EvalConfig.{name} is {getattr(self, name)}; it must be positive.")
+        check_sizes(self, "batch_size", "capacity")
         if self.rollout_length < 2:
-            raise ValueError(f"EvalConfig.rollout_length is {self.rollout_length}; one transition takes 2 steps.")
-        if self.batch_size % self.replay_ratio:
-            raise ValueError(
-                f"A batch of {self.batch_size} is no multiple of the replay ratio {self.replay_ratio}; the number of "
-                "environments is their quotient."
-            )
+            name = f"{type(self).__name__}.rollout_length"
+            raise ValueError(f"{name} is {self.rollout_length}; one transition takes 2 steps.")
         if self.capacity < self.batch_size:
             raise ValueError(
                 f"A buffer of {self.capacity} never holds a batch of {self.batch_size}; nothing would learn."
             )
 
+
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig(LoopConfig):
+    """Settings of the evaluation loop; the defaults are those of the original's notebook."""
+
+    num_steps: int = 1000  # rollouts, and nearly as many learner steps
+    replay_ratio: int = 32  # learned trajectories per acted one
+    rows: int = 8
+    columns: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_sizes(self, "num_steps", "replay_ratio")
+        if self.batch_size % self.replay_ratio:
+            raise ValueError(
+                f"A batch of {self.batch_size} is no multiple of the replay ratio {self.replay_ratio}; the number of "
+                "environments is their quotient."
+            )
+
     @property
     def num_envs(self) -> int:
-        """Environments that act side by side."""
+        """Environments that act in parallel."""
         return self.batch_size // self.replay_ratio
 
     @property
@@ -66,7 +77,7 @@ class EvalConfig:
 
 
 class Randomness(Protocol):
-    """All that the loop leaves to chance, but for parameters and replay; a recorded life gives the same again."""
+    """All that the loop leaves to chance, but for parameters and replay; that of a recorded run can be given again."""
 
     def first_columns(self) -> Tensor:
         """Columns of the first balls, [B]."""
@@ -78,10 +89,10 @@ class Randomness(Protocol):
 class DrawnRandomness:
     """Noise from a torch generator."""
 
-    def __init__(self, config: EvalConfig, env: Catch, generator: torch.Generator, dtype: torch.dtype) -> None:
+    def __init__(self, config: EvalConfig, env: Catch, generator: torch.Generator) -> None:
         """Takes the generator, which moves on with every draw."""
         self._shape = (config.rollout_length, config.num_envs)
-        self._env, self._generator, self._dtype = env, generator, dtype
+        self._env, self._generator = env, generator
 
     def first_columns(self) -> Tensor:
         """Columns of the first balls, [B]."""
@@ -89,10 +100,7 @@ class DrawnRandomness:
 
     def rollout(self) -> tuple[Tensor, Tensor]:
         """Gumbel noise [L, B, A], and columns of new balls [L, B]."""
-        shape = (*self._shape, self._env.num_actions)
-        uniform = torch.rand(shape, generator=self._generator, device=self._generator.device, dtype=self._dtype)
-        uniform = uniform.clamp_min(torch.finfo(self._dtype).tiny)
-        return -torch.log(-torch.log(uniform)), self._env.draw_columns(self._generator, *self._shape)
+        return acting.draw_noise(self._env, self._generator, *self._shape)
 
 
 def accumulate_returns(so_far: Tensor, rewards: Tensor, discounts: Tensor) -> tuple[Tensor, Tensor]:
@@ -141,28 +149,39 @@ class StepReport(NamedTuple):
 
 @dataclass(frozen=True)
 class EvalResult:
-    """How a life went.
+    """How a run went, without its parameters.
 
     Attributes:
         config: of the loop.
         frames: [num_steps], frames acted up to each step.
         average_returns: [num_steps], of the episodes that ended in each rollout.
+        catch_rates: [num_steps], over the last 100 episodes up to each step, NaN before the first has ended.
         episode_returns: [episodes], in the order in which they ended.
         logs: name -> [num_steps], NaN while the buffer filled.
-        state: of the learner at the end.
     """
 
     config: EvalConfig
     frames: np.ndarray
     average_returns: np.ndarray
+    catch_rates: np.ndarray
     episode_returns: np.ndarray
     logs: dict[str, np.ndarray]
-    state: LearnerState
 
     @property
     def catch_rate(self) -> float:
         """Share of the last 100 episodes in which the ball was caught."""
         return catch_rate(self.episode_returns)
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """Name -> [num_steps], all that is known of each step."""
+        first = {"frames": self.frames, "average_return": self.average_returns}
+        return {**first, **self.logs, "catch_rate": self.catch_rates}
+
+    def solved_at(self, bar: float) -> int | None:
+        """The first step after which at least that share of the last 100 episodes was caught, counted from 1."""
+        reached = np.flatnonzero(self.catch_rates >= bar)
+        return int(reached[0]) + 1 if len(reached) else None
 
 
 def catch_rate(episode_returns: Sequence[float] | np.ndarray) -> float:
@@ -171,28 +190,13 @@ def catch_rate(episode_returns: Sequence[float] | np.ndarray) -> float:
     return float((last > 0).mean()) if len(last) else float("nan")
 
 
-@dataclass
-class _Episodes:
-    """Returns of the episodes that have ended."""
-
-    so_far: Tensor
-    returns: list[float] = field(default_factory=list)
-
-    def take(self, rollout: Rollout) -> list[float]:
-        """Follows a rollout; gives the returns of the episodes that ended in it."""
-        self.so_far, returns = accumulate_returns(self.so_far, rollout.rewards, rollout.discounts)
-        ended: list[float] = returns[rollout.discounts == 0].tolist()
-        self.returns += ended
-        return ended
-
-
 def scalars(logs: Logs) -> Logs:
     """The logs that are single numbers."""
     return {name: float(x) for name, x in logs.items() if isinstance(x, Tensor) and x.ndim == 0}
 
 
 class EvalLoop:
-    """A life on Catch, step by step, that can be looked into and changed between steps.
+    """An agent that learns Catch, step by step; it can be looked into and changed between steps.
 
     Attributes:
         config: of the loop.
@@ -209,18 +213,29 @@ class EvalLoop:
         state: LearnerState | None = None,
         randomness: Randomness | None = None,
     ) -> None:
-        """Sets everything up; see `evaluate`."""
+        """Sets everything up.
+
+        Args:
+            agent: for boards of `config`.
+            meta_params: of its rule; an empty dict for a rule without any.
+            config: of the loop.
+            dtype: of parameters, observations and noise.
+            state: of the learner to start with; a fresh one from the seed if left out.
+            randomness: for acting; drawn from the seed if left out.
+        """
         self.config = config = config or EvalConfig()
         self._env = Catch(config.rows, config.columns, dtype)
-        check_agent(agent, self._env)
+        check_rule(agent.config)
+        check_agent(agent, self._env.observation_shape, self._env.num_actions)
         agent.rule.check_meta_params(meta_params)
         self._agent, self._meta_params = agent, meta_params
         generator = torch.Generator().manual_seed(config.seed)
         self.state = state or agent.initial_learner_state(generator, dtype)
-        self._chance = randomness or DrawnRandomness(config, self._env, generator, dtype)
+        self._chance = randomness or DrawnRandomness(config, self._env, generator)
         self._stream = acting.start(self._env, self._chance.first_columns())
         self.buffer = ReplayBuffer(config.capacity, config.replay_seed)
-        self._episodes = _Episodes(torch.zeros(config.num_envs, dtype=dtype))
+        self._so_far = torch.zeros(config.num_envs, dtype=dtype)  # rewards of the episodes that run on
+        self._returns: list[float] = []
         self._steps = 0
 
     def step(self) -> StepReport:
@@ -228,83 +243,54 @@ class EvalLoop:
         config = self.config
         rollout, self._stream = acting.unroll(self._env, self.state.params, self._stream, *self._chance.rollout())
         self.buffer.add(rollout)
-        ended = self._episodes.take(rollout)
+        self._so_far, returns = accumulate_returns(self._so_far, rollout.rewards, rollout.discounts)
+        ended: list[float] = returns[rollout.discounts == 0].tolist()
+        self._returns += ended
         logs: Logs = {}
         if len(self.buffer) >= config.min_buffer_size:
             batch = self.buffer.sample(config.batch_size)
             self.state, logs = self._agent.learner_step(batch, self.state, self._meta_params)
         step, self._steps = self._steps, self._steps + 1
         frames = self._steps * config.rollout_length * config.num_envs
-        rate = catch_rate(self._episodes.returns)
-        return StepReport(step, frames, rollout, ended, rate, scalars(logs), self.state)
+        return StepReport(step, frames, rollout, ended, catch_rate(self._returns), scalars(logs), self.state)
+
+    def run(self, on_step: Callable[[StepReport], None] | None = None) -> EvalResult:
+        """All steps; `on_step` is called after each."""
+        frames, averages, rates, logs = [], [], [], []  # not the reports: each holds a whole learner
+        for _ in range(self.config.num_steps):
+            report = self.step()
+            frames.append(report.frames)
+            averages.append(mean(report.episode_returns))
+            rates.append(report.catch_rate)
+            logs.append(report.logs)
+            if on_step:
+                on_step(report)
+        names = dict.fromkeys(name for one in logs for name in one)
+        return EvalResult(
+            config=self.config,
+            frames=np.array(frames),
+            average_returns=np.array(averages),
+            catch_rates=np.array(rates),
+            episode_returns=np.array(self._returns),
+            logs={name: np.array([one.get(name, np.nan) for one in logs]) for name in names},
+        )
 
 
-def live(
-    agent: Agent,
-    meta_params: Params,
-    config: EvalConfig | None = None,
-    dtype: torch.dtype = torch.float32,
-    state: LearnerState | None = None,
-    randomness: Randomness | None = None,
-) -> Iterator[StepReport]:
-    """Lets an agent learn Catch, and tells after each step; see `evaluate`."""
-    loop = EvalLoop(agent, meta_params, config, dtype, state, randomness)
-    for _ in range(loop.config.num_steps):
-        yield loop.step()
-
-
-def evaluate(
-    agent: Agent,
-    meta_params: Params,
-    config: EvalConfig | None = None,
-    dtype: torch.dtype = torch.float32,
-    state: LearnerState | None = None,
-    randomness: Randomness | None = None,
-    on_step: Callable[[StepReport], None] | None = None,
-) -> EvalResult:
-    """Lets an agent learn Catch.
-
-    Args:
-        agent: for boards of `config`.
-        meta_params: of its rule; an empty dict for a rule without any.
-        config: of the loop.
-        dtype: of parameters, observations and noise.
-        state: of the learner to start with; a fresh one from the seed if left out.
-        randomness: for acting; drawn from the seed if left out.
-        on_step: told after each step.
-
-    Returns:
-        How it went.
-    """
-    config = config or EvalConfig()
-    frames, returns, logs = [], [], []  # not the reports: each holds a whole learner
-    for report in live(agent, meta_params, config, dtype, state, randomness):
-        frames.append(report.frames)
-        returns.append(report.episode_returns)
-        logs.append(report.logs)
-        if on_step:
-            on_step(report)
-    names = dict.fromkeys(name for one in logs for name in one)
-    return EvalResult(
-        config=config,
-        frames=np.array(frames),
-        average_returns=np.array([_mean(ended) for ended in returns]),
-        episode_returns=np.concatenate(returns),
-        logs={name: np.array([one.get(name, np.nan) for one in logs]) for name in names},
-        state=report.state,
-    )
-
-
-def _mean(values: Sequence[float]) -> float:
+def mean(values: Sequence[float]) -> float:
+    """The mean; NaN of no values."""
     return float(np.mean(values)) if values else float("nan")
 
 
-def check_agent(agent: Agent, env: Catch) -> None:
-    """Raises ValueError where an agent was made for another board, or cannot learn by itself."""
-    if isinstance(agent.config.rule, PolicyGradientConfig):
+def check_rule(config: AgentConfig) -> None:
+    """Raises ValueError where an agent cannot learn by itself."""
+    if isinstance(config.rule, PolicyGradientConfig):
         raise ValueError("The policy-gradient rule needs a value function beside the agent; this loop has none.")
-    if agent.obs_spec != env.observation_shape or agent.num_actions != env.num_actions:
+
+
+def check_agent(agent: Agent, obs_spec: ObsSpec, num_actions: int) -> None:
+    """Raises ValueError where an agent was made for other environments."""
+    if agent.obs_spec != obs_spec or agent.num_actions != num_actions:
         raise ValueError(
-            f"The agent was made for observations of {agent.obs_spec} and {agent.num_actions} actions; these boards "
-            f"show {env.observation_shape} and take {env.num_actions}."
+            f"The agent was made for observations of {agent.obs_spec} and {agent.num_actions} actions; these "
+            f"environments show {obs_spec} and take {num_actions}."
         )

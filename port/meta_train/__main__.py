@@ -16,147 +16,71 @@ import time
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
-from port import distributed
+from port import command_line, distributed
+from port.meta_train.checkpoint import Files
 from port.meta_train.config import SMALL, MetaTrainConfig
-from port.meta_train.ranks import Ranks
-from port.meta_train.run import Files, Report, run
-from port.meta_train.workers import Workers
+from port.meta_train.plot import draw
+from port.meta_train.run import Report, run
+from port.meta_train.workers import Ranks, Workers
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line: a flag for each setting, beside the run's own."""
-    text = (__doc__ or "").split("example: ")
-    made = argparse.ArgumentParser(
-        "python -m port.meta_train", description=text[0], epilog=f"example: {text[1]}", allow_abbrev=False
-    )
-    made.add_argument("--out", type=Path, default=Path("runs/meta_train"), help="where everything is written")
-    made.add_argument("--weights", type=Path, help="start from this .npz file, in the original's names")
-    made.add_argument("--small", action="store_true", help="defaults of a small rule instead of the notebook's")
-    made.add_argument("--workers", type=int, default=2, help="processes over which the population is spread")
-    made.add_argument("--quiet", action="store_true", help="no progress bar")
-    for setting in fields(MetaTrainConfig):
-        flag, default = f"--{setting.name.replace('_', '-')}", setting.default
-        made.add_argument(flag, type=_reader(default), help=f"{setting.metadata['help']} (notebook: {_shown(default)})")
-    return made
-
-
-def _shown(default: Any) -> str:
-    """A default as it would be typed."""
-    if isinstance(default, bool):
-        return "yes" if default else "no"
-    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
-
-
-def _reader(default: Any) -> Any:
-    """Reads a setting of the kind of its default; lists are separated by commas."""
-    if isinstance(default, bool):
-        return _yes_or_no
-    if not isinstance(default, tuple):
-        return type(default)
-    kind = type(default[0])
-
-    def items(text: str) -> tuple[Any, ...]:
-        try:
-            return tuple(kind(part) for part in text.split(","))
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"give one or more, as {_shown(default)}, not {text!r}") from None
-
-    return items
-
-
-def _yes_or_no(text: str) -> bool:
-    if text not in ("yes", "no"):
-        raise argparse.ArgumentTypeError(f"say yes or no, not {text!r}")
-    return text == "yes"
+    parser = command_line.make_parser("port.meta_train", __doc__)
+    parser.add_argument("--out", type=Path, default=Path("runs/meta_train"), help="where everything is written")
+    parser.add_argument("--weights", type=Path, help="start from this .npz file, in the original's names")
+    parser.add_argument("--small", action="store_true", help="defaults of a small rule instead of the notebook's")
+    parser.add_argument("--workers", type=int, default=2, help="processes over which the population is spread")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    command_line.add_settings(parser, MetaTrainConfig, "notebook: ", keeps_defaults=False)
+    return parser
 
 
 def read_config(arguments: argparse.Namespace) -> MetaTrainConfig:
     """The settings that the command line asks for."""
-    asked = {f.name: getattr(arguments, f.name) for f in fields(MetaTrainConfig)}
-    given = {name: value for name, value in asked.items() if value is not None}
-    return MetaTrainConfig(**{**(SMALL if arguments.small else {}), **given})
+    chosen = command_line.chosen(arguments, (f.name for f in fields(MetaTrainConfig)))
+    return MetaTrainConfig(**{**(SMALL if arguments.small else {}), **chosen})
 
 
-class Progress:
-    """A bar with the newest figures beside it."""
+def figures(report: Report) -> str:
+    """The newest figures of a run, to stand beside its progress."""
+    best = f"  best {report.best_score:.3f} at {report.best_step}" if report.best_step > 0 else ""
+    return f"meta-loss {report.row['meta_loss']:+.3f}  reward {report.row['rewards']:+.3f}{best}"
 
-    def __init__(self, total: int) -> None:
-        """Makes the bar."""
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
 
-        columns = (TextColumn("meta-updates"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self.bar = Bar(*columns, TextColumn("{task.fields[figures]}"))
-        self._task = self.bar.add_task("", total=total, figures="")
+def meta_train(arguments: argparse.Namespace) -> int:
+    """Runs the loop; 0 as it is done."""
+    config = read_config(arguments)
+    averaging = distributed.connect()
+    workers = Ranks(config, averaging) if averaging else Workers(config, arguments.workers)
+    if averaging and averaging.rank > 0 and isinstance(workers, Ranks):
+        workers.serve()
+        return 0
+    began, steps = time.perf_counter(), 0
+    with command_line.progress("meta-updates", config.num_meta_updates, is_quiet=arguments.quiet) as show:
 
-    def show(self, report: Report) -> None:
-        """Moves the bar."""
-        figures = f"meta-loss {report.row['meta_loss']:+.3f}  reward {report.row['rewards']:+.3f}"
-        if report.best_step > 0:
-            figures += f"  best {report.best_score:.3f} at {report.best_step}"
-        self.bar.update(self._task, completed=report.step, figures=figures)
-        if report.score is not None:
-            self.bar.console.print(f"after {report.step} meta-updates fresh agents catch {report.score:.3f} of balls")
+        def on_step(report: Report) -> None:
+            nonlocal steps
+            steps += 1
+            show(report.step, figures(report))
+            if report.score is not None and not arguments.quiet:
+                print(f"after {report.step} meta-updates fresh agents catch {report.score:.3f} of balls")
+
+        try:
+            end = run(config, arguments.out, workers, arguments.weights, on_step)
+        finally:
+            workers.close()
+    draw(Files(arguments.out))
+    rate = (time.perf_counter() - began) / max(1, steps)
+    print(f"{end.step} meta-updates are done, {rate:.2f} s for each of the last {steps}; see {arguments.out}.")
+    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command."""
-    return distributed.leave(_run(parser().parse_args(argv)))
-
-
-def _serve(ranks: Ranks) -> int:
-    """What all ranks but the first do."""
-    try:
-        ranks.serve()
-    except distributed.RankLost as problem:
-        print(f"port.meta_train: {problem}", file=sys.stderr)
-        return 2
-    return 0
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    """0 done, 2 could not run."""
-    try:
-        config = read_config(arguments)
-        averaging = distributed.connect()
-        workers = Ranks(config, averaging) if averaging else Workers(config, arguments.workers)
-    except (ValueError, distributed.RankLost) as problem:
-        print(f"port.meta_train: {problem}", file=sys.stderr)
-        return 2
-    if averaging and averaging.rank > 0 and isinstance(workers, Ranks):
-        return _serve(workers)
-    began, progress = time.perf_counter(), None if arguments.quiet else Progress(config.num_meta_updates)
-    reports: list[int] = []
-
-    def on_step(report: Report) -> None:
-        reports.append(report.step)
-        if progress:
-            progress.show(report)
-
-    try:
-        if progress:
-            progress.bar.start()
-        end = run(config, arguments.out, workers, arguments.weights, on_step)
-    except (ValueError, OSError, RuntimeError, FloatingPointError) as problem:
-        print(f"port.meta_train: {problem}", file=sys.stderr)
-        return 2
-    finally:
-        if progress:
-            progress.bar.stop()
-        workers.close()
-    plot(arguments.out)
-    rate = (time.perf_counter() - began) / max(1, len(reports))
-    print(f"{end.step} meta-updates are done, {rate:.2f} s for each of the last {len(reports)}; see {arguments.out}.")
-    return 0
-
-
-def plot(out: Path) -> None:
-    """Draws the log."""
-    from port.meta_train.plot import draw
-
-    draw(Files(out))
+    """The command."""
+    arguments = parser().parse_args(argv)
+    return command_line.run("port.meta_train", lambda: meta_train(arguments))
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from port.command_line import setting
 from port.config import (
     AgentConfig,
     AgentNetConfig,
@@ -13,6 +14,7 @@ from port.config import (
     MetaNetConfig,
     MetaRnnConfig,
     check_positive,
+    check_sizes,
     is_number,
 )
 from port.environments.catch import check_board
@@ -20,48 +22,42 @@ from port.meta_train.meta_gradient import OuterLossConfig
 from port.value_fns.value_fn import ValueFnConfig
 
 
-def _setting(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
-
-
 @dataclass(frozen=True)
 class MetaTrainConfig:
     """Settings; the defaults are those of the original's `meta_train` notebook, which never starts agents over."""
 
-    num_meta_updates: int = _setting(800, "how long to train")
-    boards: tuple[str, ...] = _setting(("5x5", "5x5"), "board of each agent of the population, rows x columns")
-    lifetime: int = _setting(0, "meta-updates after which an agent starts over, staggered; 0 for never")
-    num_inner_steps: int = _setting(2, "updates of an agent in a meta-update")
-    rollout_length: int = _setting(16, "acted steps in a training rollout; a validation rollout has twice as many")
-    batch_size: int = _setting(32, "environments of each agent")
-    meta_learning_rate: float = _setting(5e-4, "of Adam on the meta-parameters")
-    max_meta_grad_norm: float = _setting(0.0, "longer meta-gradients are cut to this norm; 0 for never")
-    seed: int = _setting(4, "of everything that is random")
-    recompute: bool = _setting(False, "yes: less memory, in which inner updates are computed twice; no: faster")
+    num_meta_updates: int = setting(800, "how long to train")
+    boards: tuple[str, ...] = setting(("5x5", "5x5"), "board of each agent of the population, rows x columns")
+    lifetime: int = setting(0, "meta-updates after which an agent starts over, staggered; 0 for never")
+    num_inner_steps: int = setting(2, "updates of an agent in a meta-update")
+    rollout_length: int = setting(16, "acted steps in a training rollout; a validation rollout has twice as many")
+    batch_size: int = setting(32, "environments of each agent")
+    meta_learning_rate: float = setting(5e-4, "of Adam on the meta-parameters")
+    max_meta_grad_norm: float = setting(0.0, "longer meta-gradients are cut to this norm; 0 for never")
+    seed: int = setting(4, "of everything that is random")
+    recompute: bool = setting(False, "yes: less memory, in which inner updates are computed twice; no: faster")
 
-    prediction_size: int = _setting(600, "size of the predictions y and z")
-    hidden_size: int = _setting(256, "of the meta-network's LSTM")
-    meta_hidden_size: int = _setting(128, "of the LSTM that runs over an agent's life")
-    num_bins: int = _setting(601, "of the agents' action values")
-    max_abs_value: float = _setting(300.0, "the outermost bin")
-    dense: tuple[int, ...] = _setting((512, 512), "layers of the agents' torso")
-    head_mlp_hiddens: tuple[int, ...] = _setting((256,), "hidden layers of the agents' model heads")
-    lstm_size: int = _setting(256, "of the agents' action-conditional model")
-    learning_rate: float = _setting(5e-4, "of the agents")
-    value_dense: tuple[int, ...] = _setting((256, 256), "layers of the value function")
-    value_learning_rate: float = _setting(1e-3, "of the value function")
+    prediction_size: int = setting(600, "size of the predictions y and z")
+    hidden_size: int = setting(256, "of the meta-network's LSTM")
+    meta_hidden_size: int = setting(128, "of the LSTM that runs over an agent's life")
+    num_bins: int = setting(601, "of the agents' action values")
+    max_abs_value: float = setting(300.0, "the outermost bin")
+    dense: tuple[int, ...] = setting((512, 512), "layers of the agents' torso")
+    head_mlp_hiddens: tuple[int, ...] = setting((256,), "hidden layers of the agents' model heads")
+    lstm_size: int = setting(256, "of the agents' action-conditional model")
+    learning_rate: float = setting(5e-4, "of the agents")
+    value_dense: tuple[int, ...] = setting((256, 256), "layers of the value function")
+    value_learning_rate: float = setting(1e-3, "of the value function")
 
-    evaluate_every: int = _setting(0, "meta-updates between evaluations on fresh agents; 0 for never")
-    evaluate_boards: tuple[str, ...] = _setting(("8x8",), "boards of the fresh agents")
-    evaluate_seeds: int = _setting(2, "fresh agents on each board")
-    evaluate_steps: int = _setting(600, "learner steps of a fresh agent")
-    checkpoint_every: int = _setting(50, "meta-updates between checkpoints")
+    evaluate_every: int = setting(0, "meta-updates between evaluations on fresh agents; 0 for never")
+    evaluate_boards: tuple[str, ...] = setting(("8x8",), "boards of the fresh agents")
+    evaluate_seeds: int = setting(2, "fresh agents on each board")
+    evaluate_steps: int = setting(600, "learner steps of a fresh agent")
+    checkpoint_every: int = setting(50, "meta-updates between checkpoints")
 
     def __post_init__(self) -> None:
-        positive = ("num_meta_updates", "num_inner_steps", "batch_size", "evaluate_seeds", "evaluate_steps")
-        for name in (*positive, "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        check_sizes(self, "num_meta_updates", "num_inner_steps", "batch_size", "checkpoint_every")
+        check_sizes(self, "evaluate_seeds", "evaluate_steps")
         for name in ("lifetime", "evaluate_every", "max_meta_grad_norm"):
             if not (is_number(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 (off) or more.")

@@ -27,7 +27,7 @@ at the notebook's, where one agent's meta-gradient takes 650 instead of 470 MB a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -64,6 +64,47 @@ class LearningState(NamedTuple):
 
     learner: LearnerState
     value: ValueState
+
+
+@dataclass(frozen=True)
+class InnerProblem:
+    """An agent that learns by a rule, and what it is judged on afterwards.
+
+    Attributes:
+        agent: the agent.
+        value_config: of the value function beside it.
+        outer: weights of the regularisers.
+        meta_params: of the rule.
+        state: of the agent and its value function, before the inner updates.
+        train_rollouts: N of them, T+1 steps each, one for each inner update.
+        valid_rollout: of the agent before the inner updates, on which the one after them is judged.
+
+    Raises:
+        ValueError or KeyError: a rollout or a parameter is missing or does not fit.
+    """
+
+    agent: Agent
+    value_config: ValueFnConfig
+    outer: OuterLossConfig
+    meta_params: Params
+    state: LearningState
+    train_rollouts: Sequence[Rollout]
+    valid_rollout: Rollout
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.agent.rule, Disco):
+            raise ValueError(f"{type(self.agent.rule).__name__} has no meta-parameters, so there is no meta-gradient.")
+        self.agent.rule.check_meta_params(self.meta_params)
+        if not self.train_rollouts:
+            raise ValueError("A meta-gradient needs at least one inner update; give a rollout for each.")
+        for rollout in (*self.train_rollouts, self.valid_rollout):
+            check_rollout(rollout)
+            check_policy(rollout, self.agent.num_actions)
+
+    def with_leaves(self) -> InnerProblem:
+        """The same with meta-parameters to take gradients for."""
+        leaves = {name: p.detach().requires_grad_() for name, p in self.meta_params.items()}
+        return replace(self, meta_params=leaves)
 
 
 class OuterLoss(NamedTuple):
@@ -112,62 +153,41 @@ def target_regulariser(meta_out: dict[str, Any], config: OuterLossConfig) -> Ten
     return config.target_mean_cost * means + config.target_kl_cost * kl
 
 
-def inner_step(
-    agent: Agent,
-    value_config: ValueFnConfig,
-    outer: OuterLossConfig,
-    meta_params: Params,
-    state: LearningState,
-    rollout: Rollout,
-) -> tuple[LearningState, Tensor, Logs]:
+def inner_step(problem: InnerProblem, state: LearningState, rollout: Rollout) -> tuple[LearningState, Tensor, Logs]:
     """One update of agent and value function, with the agent's graph kept.
 
     The value function sees the agent by importance weights only, which carry no gradient: its part of the state is the
     same constant for every meta-parameter, and is updated without a graph.
 
     Args:
-        agent: the agent.
-        value_config: of the value function.
-        outer: weights of the regularisers.
-        meta_params: of the rule.
+        problem: whose agent learns.
         state: before the update.
         rollout: T+1 steps.
 
     Returns:
         The state after it, the regulariser of the rule's targets, and the learner's logs without a graph.
     """
-    learner, logs = agent.learner_step(rollout, state.learner, meta_params, is_meta_training=True)
+    agent = problem.agent
+    learner, logs = agent.learner_step(rollout, state.learner, problem.meta_params, is_meta_training=True)
     with torch.no_grad():
         logits = agent_net.policy_logits(state.learner.params, rollout.observations, lead=2)
-    value, _, _ = value_fn.update(state.value, rollout, logits, value_config, averaging=agent.averaging)
-    regulariser = target_regulariser(logs.pop("meta_out"), outer)
+    value, _, _ = value_fn.update(state.value, rollout, logits, problem.value_config, averaging=agent.averaging)
+    regulariser = target_regulariser(logs.pop("meta_out"), problem.outer)
     return LearningState(learner, value), regulariser, {name: x.detach() for name, x in logs.items()}
 
 
-def validation_loss(
-    state: LearningState,
-    rollout: Rollout,
-    value_config: ValueFnConfig,
-    outer: OuterLossConfig,
-    averaging: Averaging | None = None,
-) -> tuple[Tensor, Tensor, Logs]:
-    """How well the updated agent does on the validation rollout.
-
-    Args:
-        state: after the inner updates.
-        rollout: T+1 steps.
-        value_config: of the value function.
-        outer: weights of the regularisers.
-        averaging: over ranks, of the moments that advantages are normalised by.
+def validation_loss(problem: InnerProblem, state: LearningState) -> tuple[Tensor, Tensor, Logs]:
+    """How well the agent does on the validation rollout in a state after the inner updates.
 
     Returns:
         The policy-gradient loss and the regulariser, scalars, and logs.
     """
+    rollout, outer, averaging = problem.valid_rollout, problem.outer, problem.agent.averaging
     out = validation_outputs(state.learner.params, rollout)
     actions = rollout.actions[:-1]
     logits = out["logits"][:-1]
     with torch.no_grad():
-        outs, _, _, _ = value_fn.estimates(state.value, rollout, out["logits"], value_config, averaging)
+        outs, _, _, _ = value_fn.estimates(state.value, rollout, out["logits"], problem.value_config, averaging)
     pg_loss = ops.policy_gradient_loss(logits, actions, outs.normalized_adv).mean()
     entropy = ops.categorical_entropy(logits).mean()
     y_entropy = ops.categorical_entropy(out["y"]).mean()
@@ -183,55 +203,45 @@ def validation_loss(
     return pg_loss, regulariser, logs
 
 
-def outer_loss(
-    agent: Agent,
-    value_config: ValueFnConfig,
-    outer: OuterLossConfig,
-    meta_params: Params,
-    state: LearningState,
-    train_rollouts: Sequence[Rollout],
-    valid_rollout: Rollout,
-) -> OuterLoss:
+def outer_loss(problem: InnerProblem) -> OuterLoss:
     """The outer loss of one agent, through all inner updates; it can be differentiated for the meta-parameters.
-
-    Args:
-        agent: the agent.
-        value_config: of the value function.
-        outer: weights of the regularisers.
-        meta_params: of the rule.
-        state: of the agent and its value function, before the inner updates.
-        train_rollouts: N of them, one for each inner update.
-        valid_rollout: of the agent before the inner updates, on which the one after them is judged.
 
     Returns:
         The loss with its graph, the state after the inner updates with its graph, and logs without.
 
     Notebook: colabs/meta_train.ipynb::calculate_meta_gradient
     """
-    check_rollouts(agent, train_rollouts, valid_rollout)
-    regularisers, metrics = [], []
-    for rollout in train_rollouts:
-        state, regulariser, logs = inner_step(agent, value_config, outer, meta_params, state, rollout)
+    state, regularisers, metrics = problem.state, [], []
+    for rollout in problem.train_rollouts:
+        state, regulariser, logs = inner_step(problem, state, rollout)
         regularisers.append(regulariser)
         metrics.append(logs)
-    pg_loss, reg_loss, meta_log = validation_loss(state, valid_rollout, value_config, outer, agent.averaging)
+    pg_loss, reg_loss, meta_log = validation_loss(problem, state)
+    return combine(pg_loss, reg_loss, regularisers, state, metrics, meta_log)
+
+
+def combine(
+    pg_loss: Tensor, reg_loss: Tensor, regularisers: list[Tensor], state: LearningState, metrics: list[Logs], logs: Logs
+) -> OuterLoss:
+    """The outer loss from its parts.
+
+    Args:
+        pg_loss: on the validation rollout.
+        reg_loss: there.
+        regularisers: of each inner update.
+        state: after the inner updates.
+        metrics: logs of each inner update.
+        logs: of the validation.
+    """
     reg_loss = reg_loss + torch.stack(regularisers).mean()
     meta_loss = pg_loss + reg_loss
-    meta_log |= {"meta_loss": meta_loss.detach(), "pg_loss": pg_loss.detach(), "reg_loss": reg_loss.detach()}
-    stacked = {name: torch.stack([logs[name] for logs in metrics]) for name in metrics[0]}
-    return OuterLoss(meta_loss, state, stacked, meta_log)
+    losses = {"meta_loss": meta_loss.detach(), "pg_loss": pg_loss.detach(), "reg_loss": reg_loss.detach()}
+    stacked = {name: torch.stack([each[name] for each in metrics]) for name in metrics[0]}
+    return OuterLoss(meta_loss, state, stacked, logs | losses)
 
 
-def meta_gradient(
-    agent: Agent,
-    value_config: ValueFnConfig,
-    outer: OuterLossConfig,
-    meta_params: Params,
-    state: LearningState,
-    train_rollouts: Sequence[Rollout],
-    valid_rollout: Rollout,
-) -> MetaGradient:
-    """Gradient of the outer loss of one agent for every meta-parameter; arguments as of `outer_loss`.
+def meta_gradient(problem: InnerProblem) -> MetaGradient:
+    """Gradient of the outer loss of one agent for every meta-parameter.
 
     Returns:
         The gradient, the state after the inner updates (without a graph), and logs; gradient and logs averaged over
@@ -239,14 +249,18 @@ def meta_gradient(
 
     Notebook: colabs/meta_train.ipynb::calculate_meta_gradient
     """
-    agent.rule.check_meta_params(meta_params)
-    tracked = leaves(meta_params)
+    tracked = problem.with_leaves()
     with torch.enable_grad():
-        result = outer_loss(agent, value_config, outer, tracked, state, train_rollouts, valid_rollout)
-        grads = torch.autograd.grad(result.loss, list(tracked.values()), allow_unused=True, materialize_grads=True)
-    grads_by_name = dict(zip(tracked, grads, strict=True))
-    found = MetaGradient(grads_by_name, trees.detached(result.state), result.metrics, result.meta_log)
-    return over_ranks(agent.averaging, found)
+        result = outer_loss(tracked)
+        grads = gradients(result.loss, tracked.meta_params)
+    found = MetaGradient(grads, trees.detached(result.state), result.metrics, result.meta_log)
+    return over_ranks(problem.agent.averaging, found)
+
+
+def gradients(loss: Tensor, params: Params) -> Params:
+    """Gradient of a loss by parameter, zero where it does not depend on one."""
+    grads = torch.autograd.grad(loss, list(params.values()), allow_unused=True, materialize_grads=True)
+    return dict(zip(params, grads, strict=True))
 
 
 def over_ranks(averaging: Averaging | None, found: MetaGradient) -> MetaGradient:
@@ -261,16 +275,7 @@ def over_ranks(averaging: Averaging | None, found: MetaGradient) -> MetaGradient
     return MetaGradient(means["grads"], found.state, means["metrics"], means["meta_log"])
 
 
-def meta_gradient_along(
-    direction: Params,
-    agent: Agent,
-    value_config: ValueFnConfig,
-    outer: OuterLossConfig,
-    meta_params: Params,
-    state: LearningState,
-    train_rollouts: Sequence[Rollout],
-    valid_rollout: Rollout,
-) -> Params:
+def meta_gradient_along(direction: Params, problem: InnerProblem) -> Params:
     """How the meta-gradient changes along a direction of the meta-parameters, where stopped gradients stop this too.
 
     Forward mode over the backward pass, so that it costs a few meta-gradients, whatever the number of parameters. What
@@ -280,34 +285,21 @@ def meta_gradient_along(
 
     Args:
         direction: a tangent of each meta-parameter.
-        agent: and everything else as of `outer_loss`.
-        value_config: of the value function.
-        outer: weights of the regularisers.
-        meta_params: of the rule.
-        state: of agent and value function.
-        train_rollouts: one for each inner update.
-        valid_rollout: that the agent is judged on.
+        problem: of the meta-gradient.
 
     Returns:
         The derivative of every meta-parameter's gradient.
     """
-    if direction.keys() != meta_params.keys():
-        odd = sorted(direction.keys() ^ meta_params.keys())
+    params = problem.meta_params
+    if direction.keys() != params.keys():
+        odd = sorted(direction.keys() ^ params.keys())
         raise KeyError(f"Direction and meta-parameters do not have the same names: {', '.join(odd)}.")
     with torch.enable_grad(), forward_ad.dual_level():
-        tracked = leaves(meta_params)
+        tracked = problem.with_leaves().meta_params
         dual = {name: forward_ad.make_dual(p, direction[name]) for name, p in tracked.items()}
-        loss = outer_loss(agent, value_config, outer, dual, state, train_rollouts, valid_rollout).loss
-        grads = torch.autograd.grad(loss, list(tracked.values()), allow_unused=True, materialize_grads=True)
-        tangents = [forward_ad.unpack_dual(grad).tangent for grad in grads]
-    zeros = (torch.zeros_like(p) for p in meta_params.values())
-    found = (zero if tangent is None else tangent.detach() for tangent, zero in zip(tangents, zeros, strict=True))
-    return dict(zip(meta_params, found, strict=True))
-
-
-def leaves(params: Params) -> Params:
-    """The same parameters as leaves, to take gradients for."""
-    return {name: p.detach().requires_grad_() for name, p in params.items()}
+        grads = gradients(outer_loss(replace(problem, meta_params=dual)).loss, tracked)
+        tangents = {name: forward_ad.unpack_dual(grad).tangent for name, grad in grads.items()}
+    return {name: torch.zeros_like(params[name]) if t is None else t.detach() for name, t in tangents.items()}
 
 
 def meta_update(
@@ -344,14 +336,3 @@ def meta_update(
         updates = {name: -learning_rate * d for name, d in directions.items()}
         logs = {"meta_grad_norm": norm, "meta_up_norm": optimizers.global_norm(updates)}
         return optimizers.apply_updates(meta_params, updates), opt_state, logs
-
-
-def check_rollouts(agent: Agent, train_rollouts: Sequence[Rollout], valid_rollout: Rollout) -> None:
-    """Raises ValueError or KeyError where a rollout is missing or does not fit, or the rule has no meta-network."""
-    if not isinstance(agent.rule, Disco):
-        raise ValueError(f"{type(agent.rule).__name__} has no meta-parameters, so there is no meta-gradient.")
-    if not train_rollouts:
-        raise ValueError("A meta-gradient needs at least one inner update; give a rollout for each.")
-    for rollout in (*train_rollouts, valid_rollout):
-        check_rollout(rollout)
-        check_policy(rollout, agent.num_actions)

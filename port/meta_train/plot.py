@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from port.meta_train.run import Files
-from port.storage.files import smooth
+from port.meta_train.checkpoint import Files
+from port.storage import plots
+from port.storage.files import read_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Columns of the log that share a panel, as in the original's notebook.
 PANELS = (("pos_rewards", "neg_rewards"), ("rewards",), ("meta_loss",), ("meta_grad_norm",), ("meta_up_norm",))
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    if not path.is_file():
-        return []
-    with path.open() as file:
-        return list(csv.DictReader(file))
-
-
-def _draw_log(axis: Any, rows: list[dict[str, str]], names: Sequence[str]) -> None:
-    """One panel: each column as it is, faintly, and smoothed."""
-    steps = np.array([int(row["step"]) for row in rows])
-    for name in names:
-        values = np.array([float(row[name]) for row in rows])
-        (line,) = axis.plot(steps, smooth(values), linewidth=1.4, label=name)
-        axis.plot(steps, values, alpha=0.25, linewidth=0.7, color=line.get_color())
-    axis.set(title=", ".join(names), xlabel="meta-update")
-    if len(names) > 1:
-        axis.legend(fontsize=7)
 
 
 def _draw_evaluations(axis: Any, rows: list[dict[str, str]]) -> None:
@@ -59,23 +39,21 @@ def figure_of(files: Files) -> Figure | None:
 
     None where nothing is logged yet.
     """
-    from matplotlib.figure import Figure
-
-    rows = _rows(files.log)
-    if not rows:
+    columns = plots.read_columns(files.log)
+    if not columns:
         return None
-    figure = Figure(figsize=(4 * (len(PANELS) + 1), 3.2), layout="constrained")
-    axes = figure.subplots(1, len(PANELS) + 1)
+    figure, axes = plots.make_panels(len(PANELS) + 1, 4 * (len(PANELS) + 1), 3.2)
     for axis, names in zip(axes, PANELS, strict=False):
-        _draw_log(axis, rows, names)
-    _draw_evaluations(axes[-1], _rows(files.evaluations))
+        for name in names:
+            plots.draw_smoothed(axis, columns["step"], columns[name], name)
+        axis.set(title=", ".join(names), xlabel="meta-update")
+        if len(names) > 1:
+            axis.legend(fontsize=7)
+    _draw_evaluations(axes[-1], read_rows(files.evaluations))
     return figure
 
 
 def draw(files: Files) -> Path | None:
     """Writes `curve.png` beside the log, and says where; None where nothing is logged yet."""
-    figure, path = figure_of(files), files.out / "curve.png"
-    if figure is None:
-        return None
-    figure.savefig(path, dpi=110)
-    return path
+    figure = figure_of(files)
+    return plots.save_curve(figure, files.out) if figure else None

@@ -1,4 +1,4 @@
-"""One agent of the population: it acts, gives its meta-gradient, and starts over at the end of its life.
+"""One agent of the population: it acts, gives its meta-gradient, and starts over at the end of its lifetime.
 
 All randomness comes from the run's seed, the agent's number and the number of the meta-update, so that nothing random
 needs to be kept to continue a run.
@@ -6,17 +6,17 @@ needs to be kept to continue a run.
 
 from __future__ import annotations
 
-import hashlib
 from typing import NamedTuple
 
 import torch
 
+from port import replay, trees
 from port.agent import Agent
 from port.environments import Catch
 from port.evaluate import acting, eval_loop
 from port.meta_train import meta_gradient, recompute
 from port.meta_train.config import MetaTrainConfig, board_size
-from port.meta_train.meta_gradient import LearningState
+from port.meta_train.meta_gradient import InnerProblem, LearningState
 from port.types import Params, Rollout
 from port.value_fns import value_fn
 
@@ -39,8 +39,7 @@ class Contribution(NamedTuple):
 
 def generator(seed: int, *names: object) -> torch.Generator:
     """A generator that depends on nothing but the seed and the names."""
-    digest = hashlib.sha256("/".join(map(str, (seed, *names))).encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    return torch.Generator().manual_seed(acting.derive_seed(seed, *names))
 
 
 class Member:
@@ -53,13 +52,13 @@ class Member:
         self.agent = Agent(config.agent, self.env.observation_shape, self.env.num_actions)
 
     def age(self, step: int) -> int:
-        """Meta-updates of its life so far, at the start of a meta-update; lives begin staggered over the population."""
+        """Meta-updates of its lifetime so far, at the start of one; lifetimes are staggered over the population."""
         if not self.config.lifetime:
             return step
         return (step + self.index * self.config.lifetime // len(self.config.boards)) % self.config.lifetime
 
     def fresh(self, step: int) -> MemberState:
-        """The state of an agent whose life begins at a meta-update."""
+        """The state of an agent whose lifetime begins at a meta-update."""
         source = generator(self.config.seed, "life", self.index, step)
         spec, value_config = self.env.observation_shape, self.config.value_fn
         learner = self.agent.initial_learner_state(source, DTYPE)
@@ -72,15 +71,13 @@ class Member:
         c = self.config
         length = c.rollout_length * (c.num_inner_steps + 2)
         source = generator(c.seed, "act", self.index, step)
-        uniform = torch.rand(length, c.batch_size, self.env.num_actions, generator=source, dtype=DTYPE)
-        noise = -torch.log(-torch.log(uniform.clamp_min(torch.finfo(DTYPE).tiny)))
-        columns = self.env.draw_columns(source, length, c.batch_size)
-        whole, stream = acting.unroll(self.env, state.learning.learner.params, state.stream, noise, columns)
+        noise = acting.draw_noise(self.env, source, length, c.batch_size)
+        whole, stream = acting.unroll(self.env, state.learning.learner.params, state.stream, *noise)
         train = [_cut(whole, i * c.rollout_length, (i + 1) * c.rollout_length) for i in range(c.num_inner_steps)]
         return train, _cut(whole, c.num_inner_steps * c.rollout_length, length), stream
 
     def contribute(self, step: int, state: MemberState | None, meta_params: Params) -> tuple[MemberState, Contribution]:
-        """Lives for one meta-update.
+        """Acts and learns for one meta-update.
 
         Args:
             step: number of the meta-update.
@@ -96,7 +93,8 @@ class Member:
         train, valid, stream = self.act(step, state)
         c = self.config
         differentiate = recompute.checkpointed_meta_gradient if c.recompute else meta_gradient.meta_gradient
-        result = differentiate(self.agent, c.value_fn, c.outer, meta_params, state.learning, train, valid)
+        problem = InnerProblem(self.agent, c.value_fn, c.outer, meta_params, state.learning, train, valid)
+        result = differentiate(problem)
         rewards = torch.stack([rollout.rewards for rollout in train])
         caught, missed = int((rewards > 0).sum()), int((rewards < 0).sum())
         log = {name: float(x) for name, x in result.meta_log.items()}
@@ -107,28 +105,21 @@ class Member:
 
 def _cut(rollout: Rollout, start: int, end: int) -> Rollout:
     """Some steps of a rollout."""
-    assert isinstance(rollout.observations, torch.Tensor)
-    outs = {name: x[start:end] for name, x in rollout.agent_outs.items()}
-    return Rollout(
-        rollout.observations[start:end],
-        rollout.actions[start:end],
-        rollout.rewards[start:end],
-        rollout.discounts[start:end],
-        outs,
-    )
+    steps = {name: x[start:end] for name, x in trees.flatten(rollout).items()}
+    return replay.to_rollout(steps)
 
 
 class Score(NamedTuple):
-    """How a fresh agent did: over its whole life, and over its last 100 episodes."""
+    """How a fresh agent did: over its whole run, and over its last 100 episodes."""
 
     life_catch_rate: float
     final_catch_rate: float
 
 
-def evaluate(config: MetaTrainConfig, meta_params: Params, board: str, seed: int, steps: int) -> Score:
+def evaluate(config: MetaTrainConfig, meta_params: Params, board: str, seed: int) -> Score:
     """Lets a fresh agent learn by the rule in the original's evaluation loop."""
     rows, columns = board_size(board)
-    settings = eval_loop.EvalConfig(num_steps=steps, rows=rows, columns=columns, seed=seed)
+    settings = eval_loop.EvalConfig(num_steps=config.evaluate_steps, rows=rows, columns=columns, seed=seed)
     agent = Agent(config.agent, (rows, columns, 1), Catch.num_actions)
-    result = eval_loop.evaluate(agent, meta_params, settings, DTYPE)
+    result = eval_loop.EvalLoop(agent, meta_params, settings, DTYPE).run()
     return Score(float((result.episode_returns > 0).mean()), result.catch_rate)

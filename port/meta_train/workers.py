@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import signal
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import numpy as np
 import torch
 
+from port.distributed import Averaging, RankLost
 from port.meta_train import population
 from port.meta_train.config import MetaTrainConfig
 from port.meta_train.population import Contribution, Member, MemberState, Score
+from port.storage.checkpoint import part
 from port.trees import flatten, unflatten
 from port.types import Params
 
@@ -22,7 +28,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def to_arrays(params: Mapping[str, torch.Tensor]) -> Arrays:
-    """As NumPy arrays, which pass through a pipe as bytes."""
+    """As NumPy arrays, which pass from process to process as bytes."""
     return {name: p.detach().numpy() for name, p in params.items()}
 
 
@@ -36,114 +42,48 @@ class Crew:
 
     def __init__(self, config: MetaTrainConfig, indices: Sequence[int]) -> None:
         """Takes the run's settings and the numbers of its members."""
+        torch.set_num_threads(1)
         self.config = config
         self.members = {i: Member(config, i) for i in indices}
         self.states: dict[int, MemberState | None] = dict.fromkeys(indices)
 
     def contribute(self, step: int, meta_params: Arrays) -> dict[int, tuple[Arrays, dict[str, float]]]:
         """Meta-gradients and logs by member."""
-        params, given = to_tensors(meta_params), {}
+        params, contributions = to_tensors(meta_params), {}
         for i, member in self.members.items():
             self.states[i], contribution = member.contribute(step, self.states[i], params)
-            given[i] = (to_arrays(contribution.grads), contribution.log)
-        return given
+            contributions[i] = (to_arrays(contribution.grads), contribution.log)
+        return contributions
 
     def evaluate(self, meta_params: Arrays, tasks: Sequence[tuple[str, int]]) -> list[Score]:
         """Scores of fresh agents, given by board and seed."""
-        steps, params = self.config.evaluate_steps, to_tensors(meta_params)
-        return [population.evaluate(self.config, params, board, seed, steps) for board, seed in tasks]
+        params = to_tensors(meta_params)
+        return [population.evaluate(self.config, params, board, seed) for board, seed in tasks]
 
     def save(self) -> Arrays:
         """The states of all members, as flat names."""
-        saved: Arrays = {}
-        for i, state in self.states.items():
-            if state is not None:
-                saved |= {f"member/{i}/{name}": x.detach().numpy() for name, x in flatten(state).items()}
-        return saved
+        states = {str(i): state for i, state in self.states.items() if state is not None}
+        return to_arrays(flatten({"member": states}))
 
     def restore(self, saved: Arrays) -> None:
         """The inverse of `save`; entries of other members are left alone."""
         for i, member in self.members.items():
-            prefix = f"member/{i}/"
-            own = {name.removeprefix(prefix): x for name, x in saved.items() if name.startswith(prefix)}
-            if own:
-                self.states[i] = unflatten(member.fresh(0), to_tensors(own))
+            if state := part(to_tensors(saved), f"member/{i}/"):
+                self.states[i] = unflatten(member.fresh(0), state)
 
 
-def _serve(pipe: Connection, config: MetaTrainConfig, indices: Sequence[int]) -> None:
-    """Answers calls until the other end is gone."""
-    torch.set_num_threads(1)
-    crew = Crew(config, indices)
-    while True:
-        try:
-            name, arguments = pipe.recv()
-        except (EOFError, KeyboardInterrupt):
-            return
-        try:
-            answer = (True, getattr(crew, name)(*arguments))
-        except KeyboardInterrupt:
-            return
-        except Exception as problem:
-            answer = (False, f"{type(problem).__name__}: {problem}")
-        try:
-            pipe.send(answer)
-        except OSError:  # the run was killed meanwhile
-            return
+class Population(ABC):
+    """All members behind one door, spread over a `count` of processes."""
 
+    count: int
 
-class Workers:
-    """The population behind one door; with one worker it lives in this process."""
-
-    def __init__(self, config: MetaTrainConfig, count: int) -> None:
-        """Starts up to `count` processes, never more than there are members."""
-        if count < 1:
-            raise ValueError(f"At least one worker is needed; got {count}.")
-        size = len(config.boards)
-        count = max(1, min(count, size))
-        shares = [list(range(w, size, count)) for w in range(count)]
-        self._pipes: list[Connection] = []
-        self._processes: list[BaseProcess] = []
-        self._crew: Crew | None = None
-        torch.set_num_threads(1)
-        if count == 1:
-            self._crew = Crew(config, shares[0])
-            return
-        os.environ["OMP_NUM_THREADS"] = "1"
-        context = multiprocessing.get_context("spawn")
-        for share in shares:
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, config, share), daemon=True)
-            process.start()
-            theirs.close()
-            self._pipes.append(ours)
-            self._processes.append(process)
-
-    @property
-    def count(self) -> int:
-        """Number of processes that work."""
-        return max(1, len(self._pipes))
-
-    @property
-    def pids(self) -> list[int]:
-        """The processes that work."""
-        return [process.pid or 0 for process in self._processes] or [os.getpid()]
-
+    @abstractmethod
     def _call(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Calls every worker with its own arguments at the same time; answers in the workers' order."""
-        if self._crew is not None:
-            return [getattr(self._crew, name)(*arguments[0])]
-        for pipe, own in zip(self._pipes, arguments, strict=True):
-            pipe.send((name, own))
-        answers = []
-        for pipe in self._pipes:
-            try:
-                is_done, answer = pipe.recv()
-            except EOFError:
-                raise RuntimeError("A worker process of the population has died; start again to continue.") from None
-            if not is_done:
-                raise RuntimeError(f"A worker process failed: {answer}")
-            answers.append(answer)
-        return answers
+        """Calls a method of every crew with its own arguments at the same time; answers in the crews' order."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends what the population was spread over."""
 
     def contribute(self, step: int, meta_params: Params) -> list[Contribution]:
         """Meta-gradients and logs of all members, in their order."""
@@ -159,20 +99,116 @@ class Workers:
         shares = self._call("evaluate", [(arrays, tasks[w::count]) for w in range(count)])
         return [shares[i % count][i // count] for i in range(len(tasks))]
 
-    def save(self) -> Arrays:
-        """The states of all members."""
+    def save(self) -> Params:
+        """The states of all members, by flat names."""
         saved: Arrays = {}
         for answer in self._call("save", [()] * self.count):
             saved |= answer
-        return saved
+        return to_tensors(saved)
 
-    def restore(self, saved: Arrays) -> None:
+    def restore(self, saved: Params) -> None:
         """The inverse of `save`."""
-        self._call("restore", [(saved,)] * self.count)
+        self._call("restore", [(to_arrays(saved),)] * self.count)
+
+
+_crew: Crew  # of this process, where it is a worker
+
+
+def _begin(config: MetaTrainConfig, indices: Sequence[int]) -> None:
+    """Makes the crew of a worker process, which ends with the process that started it, however that ends."""
+    global _crew
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
+    _crew = Crew(config, indices)
+
+
+def _end_with(parent: Any) -> None:
+    parent.join()
+    os._exit(1)
+
+
+def _answer(name: str, arguments: tuple[Any, ...]) -> Any:
+    return getattr(_crew, name)(*arguments)
+
+
+class Workers(Population):
+    """The population in processes of this one's own; with one worker it lives in this process."""
+
+    def __init__(self, config: MetaTrainConfig, count: int) -> None:
+        """Spreads the members over up to `count` processes, never more than there are members."""
+        if count < 1:
+            raise ValueError(f"At least one worker is needed; got {count}.")
+        size = len(config.boards)
+        self.count = min(count, size)
+        self._pools: list[ProcessPoolExecutor] = []  # of one process each, which keeps its members' states
+        if self.count == 1:
+            self._crew = Crew(config, range(size))
+            return
+        torch.set_num_threads(1)
+        os.environ["OMP_NUM_THREADS"] = "1"
+        context = multiprocessing.get_context("spawn")
+        for first in range(self.count):
+            indices = range(first, size, self.count)
+            self._pools.append(ProcessPoolExecutor(1, context, _begin, (config, indices)))
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that work."""
+        return [pool.submit(os.getpid).result() for pool in self._pools] or [os.getpid()]
+
+    def _call(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        if not self._pools:
+            return [getattr(self._crew, name)(*arguments[0])]
+        try:
+            asked = [pool.submit(_answer, name, each) for pool, each in zip(self._pools, arguments, strict=True)]
+            return [future.result() for future in asked]
+        except BrokenProcessPool:
+            raise RuntimeError("A worker process of the population has died; start again to continue.") from None
 
     def close(self) -> None:
         """Ends the processes."""
-        for pipe in self._pipes:
-            pipe.close()
-        for process in self._processes:
-            process.join(timeout=10)
+        for pool in self._pools:
+            pool.shutdown(cancel_futures=True)
+
+
+class Ranks(Population):
+    """The population on ranks that were started together; every rank makes one, and all but the first `serve`.
+
+    Rank 0 runs the loop and writes; the others answer its calls. Meta-gradients are merged in the members' order, so
+    the outcome is that of a single process, to the last bit, whatever the number of ranks.
+    """
+
+    def __init__(self, config: MetaTrainConfig, averaging: Averaging) -> None:
+        """Takes this rank's members: every so many-th, from its number on."""
+        self._averaging, self.count = averaging, averaging.size
+        self._crew = Crew(config, range(averaging.rank, len(config.boards), averaging.size))
+
+    def _call(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        self._averaging.gather((name, arguments))
+        answers = self._averaging.gather(self._answer(name, arguments))
+        for rank, (is_done, answer) in enumerate(answers):
+            if not is_done:
+                raise RuntimeError(f"Rank {rank} failed: {answer}")
+        return [answer for _, answer in answers]
+
+    def _answer(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> tuple[bool, Any]:
+        try:
+            return True, getattr(self._crew, name)(*arguments[self._averaging.rank])
+        except RankLost:
+            raise
+        except Exception as problem:
+            return False, f"{type(problem).__name__}: {problem}"
+
+    def serve(self) -> None:
+        """Answers the first rank's calls until it has none left."""
+        while True:
+            call: Any = self._averaging.gather(None)[0]
+            if call is None:
+                return
+            self._averaging.gather(self._answer(*call))
+
+    def close(self) -> None:
+        """Lets the others end."""
+        if self._averaging.rank == 0:
+            with contextlib.suppress(RankLost):
+                self._averaging.gather(None)

@@ -67,7 +67,7 @@ def load(path: Path, settings: Mapping[str, Any], device: str = "cpu", free: Col
 
 def check_same(old: Mapping[str, Any], new: Mapping[str, Any], path: Path, free: Collection[str] = ()) -> None:
     """Raises ValueError where a run would go on with other settings than it began with, but for the free ones."""
-    old, new = _flat(old), _flat(json.loads(json.dumps(new)))
+    old, new = (_flat(json.loads(json.dumps(settings))) for settings in (old, new))
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name) and name not in free]
     odd = [f"{name} {old.get(name)} -> {new.get(name)}" for name in changed]
     odd.sort(key=lambda text: not text.startswith(("environment.", "rule ")))  # what tells most comes first
@@ -83,7 +83,7 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def digest(params: Params | None) -> str | None:
-    """What tells one rule's weights from another's."""
+    """A short digest of parameters."""
     if params is None:
         return None
     total = hashlib.sha256()

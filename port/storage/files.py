@@ -1,14 +1,12 @@
-"""Files that a run leaves: replaced as a whole, or logs that are cut back to a checkpoint; and smoothed columns."""
+"""Files that a run leaves: replaced as a whole, or logs that are cut back to a checkpoint."""
 
 from __future__ import annotations
 
 import csv
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-
-import numpy as np
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -54,15 +52,10 @@ class CsvLog:
         with self.path.open("a") as file:
             file.write(text.getvalue())
 
-    def rows(self) -> Sequence[dict[str, str]]:
-        """All rows so far."""
-        with self.path.open() as file:
-            return list(csv.DictReader(file))
 
-
-def smooth(values: np.ndarray, width: int = 50) -> np.ndarray:
-    """Mean over the last `width` entries, fewer at the start."""
-    total = np.cumsum(np.concatenate(([0.0], values)))
-    ends = np.arange(1, len(values) + 1)
-    starts = np.maximum(0, ends - width)
-    return (total[ends] - total[starts]) / (ends - starts)
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a log by column; none where there is no file."""
+    if not path.is_file():
+        return []
+    with path.open() as file:
+        return list(csv.DictReader(file))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import weakref
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 
 try:
     import fcntl
@@ -20,7 +20,7 @@ FILE = ".lock"
 _held: weakref.WeakValueDictionary[Path, FolderLock] = weakref.WeakValueDictionary()
 
 
-class FolderLock:
+class FolderLock(AbstractContextManager["FolderLock"]):
     """A folder that no other run may write to while this is held."""
 
     def __init__(self, folder: Path, takes_over: bool = False) -> None:
@@ -57,14 +57,8 @@ class FolderLock:
         """Lets others have the folder."""
         self._close()
 
-    def __enter__(self) -> FolderLock:
-        """The lock itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Releases it."""
+    def __exit__(self, *_: object) -> None:
+        """Releases it at the end of a block."""
         self.release()
 
 

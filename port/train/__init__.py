@@ -1,9 +1,9 @@
 """Training: an agent and an environment in one object, with logs, checkpoints and evaluation."""
 
+from port.agent_flags import load_rule
 from port.train.config import TrainConfig
 from port.train.functions import CatchWorld, StepFunctions
 from port.train.gym import GymWorld
-from port.train.rule import load_rule
 from port.train.trainer import Report, Trainer
 from port.train.world import Step, World
 

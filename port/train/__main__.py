@@ -9,53 +9,64 @@ example: python -m port.train CartPole-v1 --steps 800 --out runs/cartpole
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import fields
+from contextlib import contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from port import agent_flags, distributed
+from port import agent_flags, command_line, distributed
 from port.environments import Catch
-from port.train import CatchWorld, Report, TrainConfig, Trainer, checks, load_rule, ranks
+from port.storage import folder_lock
+from port.train import CatchWorld, Report, TrainConfig, Trainer, load_rule, ranks
 
 CATCH = re.compile(r"Catch(?:-(\d+)x(\d+))?")
+OUT = Path("runs/train")
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line: a flag for each setting, beside the run's own."""
-    text, _, example = (__doc__ or "").partition("example: ")
-    made = argparse.ArgumentParser(
-        "python -m port.train", description=text, epilog=f"example: {example}", allow_abbrev=False
+    parser = command_line.make_parser("port.train", __doc__)
+    parser.add_argument("environment", help="as Gymnasium calls it (package:Name-v0 imports the package), or Catch")
+    agent_flags.add_arguments(parser)
+    parser.add_argument("--envs", type=int, default=8, help="environments that act in parallel (default: %(default)s)")
+    parser.add_argument(
+        "--steps", type=int, default=800, help="rollouts, up to whole checkpoints (default: %(default)s)"
     )
-    made.add_argument("environment", help="as Gymnasium calls it (package:Name-v0 imports the package), or Catch")
-    made.add_argument("--rule", choices=("disco", "actor_critic"), default="disco", help="(default: %(default)s)")
-    made.add_argument(
-        "--weights", type=Path, metavar="FILE", help="Disco's weights, .npz (default: the rule in the box)"
-    )
-    made.add_argument("--config", type=Path, metavar="FILE", help="JSON with sizes of the agent (default: beside them)")
-    made.add_argument("--envs", type=int, default=8, help="environments side by side (default: %(default)s)")
-    made.add_argument("--steps", type=int, default=800, help="rollouts, up to whole checkpoints (default: %(default)s)")
-    made.add_argument(
+    parser.add_argument(
         "--episodes", type=int, default=24, help="to judge the agent by, at the end (default: %(default)s)"
     )
-    made.add_argument("--greedy", action="store_true", help="judge the likeliest actions instead of drawn ones")
-    made.add_argument("--at-least", type=float, metavar="RETURN", help="exit with 1 if the mean return there is less")
-    agent_flags.add_arguments(made)
-    for setting in fields(TrainConfig):
-        flag, kind = f"--{setting.name.replace('_', '-')}", type(setting.default)
-        made.add_argument(flag, type=kind, default=setting.default, help=f"{setting.metadata['help']} (%(default)s)")
-    own = f"{checks.OUT}/ENVIRONMENT-RULE-seedN"
-    made.add_argument("--out", type=Path, metavar="DIR", help=f"for everything (default: {own})")
-    made.add_argument("--json", type=Path, metavar="FILE", help="the summary for machines (default: in --out)")
-    made.add_argument("--quiet", action="store_true", help="no progress bar")
-    return made
+    parser.add_argument("--greedy", action="store_true", help="judge the likeliest actions instead of drawn ones")
+    parser.add_argument("--at-least", type=float, metavar="RETURN", help="exit with 1 if the mean return there is less")
+    command_line.add_settings(parser, TrainConfig)
+    command_line.add_outputs(parser, None, f"{OUT}/ENVIRONMENT-RULE-seedN")
+    return parser
+
+
+def default_out(arguments: argparse.Namespace) -> Path:
+    """A folder of its own for each environment, rule and seed."""
+    rule = arguments.weights.stem if arguments.weights else arguments.rule
+    return OUT / re.sub(r"[^\w.-]+", "_", f"{arguments.environment}-{rule}-seed{arguments.seed}")
+
+
+def check(arguments: argparse.Namespace) -> Path:
+    """Raises ValueError for what could not be done, or would be regretted after hours; the file of the summary."""
+    for option in ("envs", "steps", "episodes"):
+        if getattr(arguments, option) < 1:
+            raise ValueError(f"--{option} is {getattr(arguments, option)}; it must be at least 1.")
+    target, out = command_line.summary_path(arguments), arguments.out
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out is {out}, a file; give a folder.")
+    if out.is_dir() and not (out / "config.json").is_file():  # which is in every folder that holds a run
+        others = sorted(path.name for path in out.iterdir() if path.name != folder_lock.FILE)
+        if others:
+            raise ValueError(f"--out is {out}, which holds other things ({others[0]}) and no run; give a new folder.")
+    return target
 
 
 def make_environment(name: str, num_envs: int, dtype: Any) -> Any:
@@ -79,35 +90,17 @@ def make_environment(name: str, num_envs: int, dtype: Any) -> Any:
 
 def make_trainer(arguments: argparse.Namespace, averaging: distributed.Averaging | None = None) -> Trainer:
     """The run that the command line asks for, new or taken up."""
-    given = {f.name: getattr(arguments, f.name) for f in fields(TrainConfig)}
-    config = TrainConfig(**{**given, "device": distributed.own_device(arguments.device)})
+    config = TrainConfig(**{f.name: getattr(arguments, f.name) for f in fields(TrainConfig)})
+    config = replace(config, device=distributed.own_device(config.device))
     env = make_environment(arguments.environment, arguments.envs, config.torch_dtype)
-    rule = (arguments.rule, arguments.weights, arguments.config, config.torch_dtype)
-    agent, meta_params = load_rule(*rule, **agent_flags.given(arguments))
-    return Trainer(env, agent, meta_params, config, out=arguments.out, averaging=averaging)
+    sizes = command_line.chosen(arguments, agent_flags.NAMES)
+    rule = load_rule(arguments.rule, arguments.weights, arguments.config, config.torch_dtype, **sizes)
+    return Trainer(env, *rule, config, out=arguments.out, averaging=averaging)
 
 
-class Progress:
-    """A bar with the time left and the newest figures beside it."""
-
-    def __init__(self, title: str, done: int, total: int) -> None:
-        """Makes the bar."""
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
-
-        columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self.bar = Bar(*columns, TextColumn("{task.fields[figures]}"))
-        self._task = self.bar.add_task("", total=total, completed=done, figures="")
-
-    def show(self, report: Report) -> None:
-        """Moves the bar."""
-        figures = f"return {report.mean_return:.1f}  {report.frames:,} environment steps"
-        self.bar.update(self._task, completed=report.step, figures=figures)
-
-
-def run(arguments: argparse.Namespace) -> int:
+def train(arguments: argparse.Namespace) -> int:
     """Trains; 0 done, 1 the agent does less well than asked for."""
-    checks.check(arguments)
+    target = check(arguments)
     averaging = distributed.connect(arguments.device)
     trainer = make_trainer(arguments, averaging)
     every = trainer.config.checkpoint_every or 1
@@ -121,9 +114,12 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"Going on after {first} rollouts, from {arguments.out}.")
     if steps != arguments.steps:
         print(f"It runs to rollout {steps}, where a checkpoint is due (--checkpoint-every {every}).")
-    progress = None if arguments.quiet else Progress(trainer.world.title, first, steps)
-    with progress.bar if progress else nullcontext():
-        trainer.run(steps, progress.show if progress else None)
+    with command_line.progress(trainer.world.title, steps, first, arguments.quiet) as show:
+
+        def on_step(report: Report) -> None:
+            show(report.step, f"return {report.mean_return:.1f}  {report.frames:,} environment steps")
+
+        trainer.run(steps, on_step)
     seconds = time.perf_counter() - began
     dtype = trainer.config.torch_dtype
     judges = make_environment(arguments.environment, min(arguments.envs, arguments.episodes), dtype)
@@ -139,8 +135,7 @@ def run(arguments: argparse.Namespace) -> int:
         "evaluation": {"mean": scores.mean, "returns": scores.returns.tolist(), "is_greedy": arguments.greedy},
         "seconds": round(seconds, 1),
     }
-    target = arguments.json or arguments.out / "summary.json"
-    target.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    command_line.write_summary(target, found)
     print(verdict(found, trainer.step - first, trainer.plot()))
     trainer.close()
     return 1 if arguments.at_least is not None and scores.mean < arguments.at_least else 0
@@ -165,8 +160,8 @@ def stopped(out: Path) -> str:
 
 
 @contextmanager
-def ended_like_by_a_key() -> Iterator[None]:
-    """SIGTERM ends what is in the block as Ctrl-C does; the processes of torchrun have a way of their own."""
+def interrupted_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends what is in the block as Ctrl-C does; processes of torchrun handle it in `distributed.connect`."""
     if distributed.is_one_of_many() or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -177,20 +172,21 @@ def ended_like_by_a_key() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def run(arguments: argparse.Namespace) -> int:
+    """`train`, which may be interrupted."""
+    try:
+        with interrupted_by_sigterm():
+            return train(arguments)
+    except KeyboardInterrupt:
+        print(f"\nport.train: {stopped(arguments.out)}", file=sys.stderr)
+        return 2
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     arguments = parser().parse_args(argv)
-    arguments.out = arguments.out or checks.default_out(arguments)
-    try:
-        with ended_like_by_a_key():
-            code = run(arguments)
-    except (ValueError, TypeError, OSError, FloatingPointError, distributed.RankLost) as problem:
-        print(f"port.train: {checks.in_options(str(problem))}", file=sys.stderr)
-        code = 2
-    except KeyboardInterrupt:
-        print(f"\nport.train: {stopped(arguments.out)}", file=sys.stderr)
-        code = 2
-    return distributed.leave(code)
+    arguments.out = arguments.out or default_out(arguments)
+    return command_line.run("port.train", lambda: run(arguments))
 
 
 if __name__ == "__main__":

@@ -2,50 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
+
+from port.command_line import setting
+from port.config import check_positive, check_sizes
+from port.evaluate.eval_loop import LoopConfig
 
 TRUNCATIONS = ("bootstrap", "terminal")
 
 
-def _setting(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(LoopConfig):
+    """How to act and learn."""
 
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """How to act and learn; the defaults are those of the original's evaluation notebook, where it has them."""
-
-    batch_size: int = _setting(64, "trajectories per learner step")
-    rollout_length: int = _setting(29, "acted steps per rollout; a learner sees one transition less")
-    updates_per_rollout: int = _setting(1, "learner steps after each rollout")
-    capacity: int = _setting(1024, "trajectories in the replay buffer")
-    reward_scale: float = _setting(1.0, "what rewards are multiplied by before the agent learns from them")
-    truncation: str = _setting(
+    updates_per_rollout: int = setting(1, "learner steps after each rollout")
+    reward_scale: float = setting(1.0, "what rewards are multiplied by before the agent learns from them")
+    truncation: str = setting(
         "bootstrap", "where a time limit cuts an episode off: bootstrap from the value there, or terminal, as if over"
     )
-    checkpoint_every: int = _setting(100, "rollouts between checkpoints; 0 means none")
-    seed: int = _setting(0, "of the agent's parameters, its actions and the environments")
-    replay_seed: int = _setting(17, "of what is drawn from the replay buffer")
-    dtype: str = _setting("float32", "of parameters, observations and rewards")
-    device: str = _setting("cpu", "of parameters and replay buffer")
+    checkpoint_every: int = setting(100, "rollouts between checkpoints; 0 means none")
+    dtype: str = setting("float32", "of parameters, observations and rewards")
+    device: str = setting("cpu", "of parameters and replay buffer")
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "updates_per_rollout", "capacity"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"TrainConfig.{name} is {getattr(self, name)}; it must be positive.")
-        if self.rollout_length < 2:
-            raise ValueError(f"TrainConfig.rollout_length is {self.rollout_length}; one transition takes 2 steps.")
-        if self.capacity < self.batch_size:
-            raise ValueError(
-                f"A buffer of {self.capacity} never holds a batch of {self.batch_size}; nothing would learn."
-            )
+        super().__post_init__()
+        check_sizes(self, "updates_per_rollout")
+        check_positive(self, "reward_scale")
         if self.checkpoint_every < 0:
             raise ValueError(f"TrainConfig.checkpoint_every is {self.checkpoint_every}; give 0 for none.")
-        if not 0.0 < self.reward_scale < float("inf"):
-            raise ValueError(f"TrainConfig.reward_scale is {self.reward_scale}; it must be positive, and finite.")
         if self.truncation not in TRUNCATIONS:
             raise ValueError(f"TrainConfig.truncation is {self.truncation!r}; it must be bootstrap or terminal.")
         if self.dtype not in ("float32", "float64"):

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from port import trees
 from port.train.world import Step, to_tensors, tree_map
 from port.types import Observations
 
@@ -74,8 +75,8 @@ class GymWorld:
         self.env, self._dtype, self.num_envs = env, dtype, int(env.num_envs)
         self._first_action = int(env.single_action_space.start)
         self._space = env.single_observation_space
-        empty = encode(self._space, _zeros(self._space, self.num_envs), dtype)
-        self.example: Observations = tree_map(torch.zeros_like, empty)
+        example = encode(self._space, _batch([self._space.sample()] * self.num_envs), dtype)
+        self.example: Observations = tree_map(torch.zeros_like, example)
         spec = getattr(env, "spec", None)
         self.title = str(getattr(spec, "id", None) or type(getattr(env, "unwrapped", env)).__name__)
         self._was_last = np.zeros(self.num_envs, bool)
@@ -126,21 +127,21 @@ class GymWorld:
         """Raises ValueError where the same seed does not bring the same episode: such a run could not be resumed."""
         first, second = self._probe(), self._probe()
         for i, (a, b) in enumerate(zip(first, second, strict=True)):
-            if a.shape != b.shape or not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
+            if not np.array_equal(a, b, equal_nan=True):
                 raise ValueError(
-                    f"{self.env} does not show the same twice for the same seed (it differs {i // 2} steps after a "
+                    f"{self.env} does not show the same twice for the same seed (it differs {i} steps after a "
                     "reset), so a run that was interrupted could not go on to the same numbers. It may ignore the seed "
                     "of reset, or keep statistics, as NormalizeObservation does; or set checkpoint_every to 0."
                 )
 
     def _probe(self) -> list[np.ndarray]:
-        """What the first steps after a reset show."""
+        """What the first steps after a reset show: a tree of observations and rewards for each."""
         generator = torch.Generator().manual_seed(0)
-        found = [_flat(self.reset(generator)), np.zeros(0)]
+        shown = [{"observations": self.reset(generator), "rewards": torch.zeros(0)}]
         for i in range(PROBE_STEPS):
             step = self.step(torch.full((self.num_envs,), i % self.num_actions), generator)
-            found += [_flat(step.observations), step.rewards.numpy()]
-        return found
+            shown.append({"observations": step.observations, "rewards": step.rewards})
+        return [torch.cat([x.double().ravel() for x in trees.flatten(tree).values()]).numpy() for tree in shown]
 
 
 def encode(space: Any, batch: Any, dtype: torch.dtype) -> Any:
@@ -168,29 +169,10 @@ def encode(space: Any, batch: Any, dtype: torch.dtype) -> Any:
     return tensor.unsqueeze(-1) if tensor.ndim == 1 else tensor  # a scalar is a feature
 
 
-def _zeros(space: Any, batch_size: int) -> Any:
-    """Any observation of a space, so many times over."""
-    kind = type(space).__name__
-    if kind == "Dict":
-        return {key: _zeros(part, batch_size) for key, part in space.spaces.items()}
-    if kind == "Tuple":
-        return tuple(_zeros(part, batch_size) for part in space.spaces)
-    if kind in ("Discrete", "MultiDiscrete"):
-        start = np.asarray(space.start)
-        return np.broadcast_to(start, (batch_size, *start.shape))
-    return np.zeros((batch_size, *(space.shape or ())), space.dtype)
-
-
 def _batch(rows: list[Any]) -> Any:
-    """Single observations side by side."""
+    """Single observations as a batch."""
     if isinstance(rows[0], Mapping):
         return {key: _batch([row[key] for row in rows]) for key in rows[0]}
     if isinstance(rows[0], tuple):
         return tuple(_batch([row[i] for row in rows]) for i in range(len(rows[0])))
     return np.stack(rows)
-
-
-def _flat(tree: Observations) -> np.ndarray:
-    if isinstance(tree, Mapping):
-        return np.concatenate([_flat(tree[key]) for key in tree])
-    return tree.double().numpy().ravel()

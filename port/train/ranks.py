@@ -7,12 +7,10 @@ leaves a checkpoint of which every rank has its part.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
-import torch
-
 from port.distributed import Averaging
+from port.evaluate import acting
 from port.storage import checkpoint
 from port.storage.checkpoint import Checkpoint
 
@@ -21,16 +19,7 @@ NAME = "checkpoint.safetensors"
 
 def own_seed(seed: int, rank: int) -> int:
     """The seed of what a rank draws for itself; rank 0 draws as a single process does."""
-    if rank == 0:
-        return seed
-    return int.from_bytes(hashlib.sha256(f"{seed}/rank {rank}".encode()).digest()[:8], "little") >> 1
-
-
-def own_generator(generator: torch.Generator, seed: int, averaging: Averaging | None) -> torch.Generator:
-    """The generator of a rank's actions and environments, once all have drawn the same parameters."""
-    if averaging is None or averaging.rank == 0:
-        return generator
-    return torch.Generator(generator.device).manual_seed(own_seed(seed, averaging.rank))
+    return acting.derive_seed(seed, f"rank {rank}") if rank else seed
 
 
 def path_of(out: Path, averaging: Averaging | None, step: int) -> Path:

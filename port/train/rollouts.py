@@ -8,8 +8,11 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from port import trees
 from port.agent import Agent, sample_actions
-from port.train.world import Step, World, check_finite, check_shapes, named_leaves, tree_map
+from port.evaluate.acting import gumbel_noise
+from port.replay import to_rollout
+from port.train.world import Step, World, check_finite, check_step, tree_map
 from port.types import Observations, Params, Rollout
 from port.update_rules.actor_critic import ActorCritic
 from port.update_rules.disco import Disco
@@ -48,18 +51,11 @@ class Episode(NamedTuple):
 def begin(world: World, generator: torch.Generator, dtype: torch.dtype) -> Stream:
     """Starts all environments anew."""
     observations, B = world.reset(generator), world.num_envs
-    check_shapes(Step(observations, torch.zeros(B), torch.zeros(B), torch.zeros(B)), world)
-    check_finite(named_leaves(observations), "after a reset")
+    check_step(Step(observations, torch.zeros(B), torch.zeros(B), torch.zeros(B)), world, "after a reset")
     on_device = tree_map(lambda x: x.to(generator.device), observations)
     zeros = torch.zeros(B, dtype=dtype, device=generator.device)
     sums = torch.zeros(B, dtype=torch.float64)
     return Stream(on_device, zeros, zeros == 0, sums, sums.long())
-
-
-def gumbel_noise(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
-    """Standard Gumbel noise, drawn as `evaluation.DrawnRandomness` does."""
-    uniform = torch.rand(shape, generator=generator, device=generator.device, dtype=dtype)
-    return -torch.log(-torch.log(uniform.clamp_min(torch.finfo(dtype).tiny)))
 
 
 def state_values(agent: Agent, params: Params, observations: Observations) -> tuple[Tensor, float]:
@@ -124,22 +120,15 @@ def unroll(
         logits = act(stream.observations)
         check_finite({"agent's logits in front": logits}, f"at step {t} of the rollout: it has diverged")
         actions = sample_actions(logits, noise[t])
-        rows.append((stream, actions, logits))
+        acted = Rollout(stream.observations, actions, stream.rewards, stream.continues, {"logits": logits})
+        rows.append(trees.flatten(acted))
         step = world.step(actions, generator)
-        check_shapes(step, world)
-        check_finite({"reward": step.rewards, **named_leaves(step.observations)}, f"at step {t} of the rollout")
+        check_step(step, world, f"at step {t} of the rollout")
         rewards = learned_rewards(agent, params, step, reward_scale, bootstraps)
         stream, over = follow(stream, step, rewards)
         ended += over
         frames += world.num_envs if step.was_ignored is None else int((~step.was_ignored).sum())
-    streams = [row[0] for row in rows]
-    rollout = Rollout(
-        observations=_stack([s.observations for s in streams]),
-        actions=torch.stack([row[1] for row in rows]),
-        rewards=torch.stack([s.rewards for s in streams]),
-        discounts=torch.stack([s.continues for s in streams]),
-        agent_outs={"logits": torch.stack([row[2] for row in rows])},
-    )
+    rollout = to_rollout({name: torch.stack([row[name] for row in rows]) for name in rows[0]})
     return rollout, stream, ended, frames
 
 
@@ -163,12 +152,6 @@ def follow(stream: Stream, step: Step, rewards: Tensor) -> tuple[Stream, list[Ep
         lengths.masked_fill(is_over, 0),
     )
     return after, over
-
-
-def _stack(trees: list[Observations]) -> Observations:
-    if isinstance(trees[0], dict):
-        return {key: _stack([tree[key] for tree in trees]) for key in trees[0]}
-    return torch.stack(trees)  # type: ignore[arg-type]
 
 
 @torch.no_grad()
@@ -195,8 +178,7 @@ def play(
         logits = act(stream.observations)
         noise = torch.zeros_like(logits) if is_greedy else gumbel_noise(tuple(logits.shape), generator, dtype)
         step = world.step(sample_actions(logits, noise), generator)
-        check_shapes(step, world)
-        check_finite({"reward": step.rewards, **named_leaves(step.observations)}, "in an evaluation")
+        check_step(step, world, "in an evaluation")
         stream, over = follow(stream, step, step.rewards.to(logits.device))
         for episode in over:
             if missing[episode.env]:

@@ -20,7 +20,7 @@ from port.types import LearnerState, Params, Rollout
 
 
 def as_world(env: Any, dtype: torch.dtype) -> World:
-    """What was given as a world; TypeError or ValueError says what to give instead."""
+    """Environments as a world; TypeError or ValueError explains what to give instead."""
     if gym.is_vector_env(env):
         return gym.GymWorld(env, dtype)
     if all(hasattr(env, name) for name in ("reset", "step", "save", "restore", "example", "num_envs", "num_actions")):
@@ -49,11 +49,6 @@ def make_agent(
     if not isinstance(network, nn.Module):
         raise TypeError(f"The network is a {type(network).__name__}; give a torch.nn.Module.")
     return Agent(config, spec, A, ModuleNetwork(copy.deepcopy(network).to(dtype), config, A, world.example), averaging)
-
-
-def converted(params: Params | None, dtype: torch.dtype, device: str) -> Params | None:
-    """Parameters in the precision and on the device of a run; none where there are none."""
-    return None if params is None else {name: p.to(device, dtype) for name, p in params.items()}
 
 
 def names_from_a_trial_step(

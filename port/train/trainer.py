@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from port import trees, weights
-from port.config import AgentConfig, PolicyGradientConfig
+from port.agent_flags import load_rule
+from port.config import AgentConfig
 from port.distributed import Averaging
 from port.evaluate import eval_loop
 from port.network import MlpNetwork, ModuleNetwork
@@ -26,7 +27,6 @@ from port.storage.folder_lock import FolderLock
 from port.train import gym, logs, ranks, rollouts, setup
 from port.train.config import TrainConfig
 from port.train.rollouts import Episode, Stream
-from port.train.rule import load_rule
 from port.train.world import obs_spec
 from port.types import LearnerState, Params, Rollout
 
@@ -34,7 +34,7 @@ LAST_EPISODES = 100  # over which the running mean is taken
 
 
 class Report(NamedTuple):
-    """What a caller hears of after each rollout.
+    """What a caller sees of each rollout.
 
     Attributes:
         step: rollouts so far.
@@ -97,7 +97,7 @@ class Trainer:
 
         Args:
             env: a Gymnasium vector environment with discrete actions, `StepFunctions` or `CatchWorld`.
-            agent: its configuration, with `meta_params` as of `load_rule`; the rule in the box if both are left out.
+            agent: its configuration, with `meta_params` as of `load_rule`; the bundled rule if both are left out.
             meta_params: of the rule, if it has a meta-network.
             config: of the run.
             network: of the agent, a module that gives the rule's heads; the original's MLP if left out.
@@ -113,17 +113,17 @@ class Trainer:
                 f"The agent is a {type(agent).__name__}; give its configuration and the rule's weights as `load_rule` "
                 "does. A network of your own goes to `network`."
             )
-        if isinstance(agent.rule, PolicyGradientConfig):
-            raise ValueError("The policy-gradient rule needs a value function outside the agent; train by another.")
+        eval_loop.check_rule(agent)
         self.world = setup.as_world(env, dtype)
         self.averaging = averaging
         self.agent = setup.make_agent(agent, self.world, network, dtype, averaging)
-        self.meta_params = setup.converted(meta_params, dtype, self.config.device)
+        self.meta_params = meta_params and {name: p.to(self.config.device, dtype) for name, p in meta_params.items()}
         self.out = Path(out) if out is not None else None
         self._generator = torch.Generator(self.config.device).manual_seed(self.config.seed)
         self.state: LearnerState = self.agent.initial_learner_state(self._generator, dtype)
         self._check_ranks("first")
-        self._generator = ranks.own_generator(self._generator, self.config.seed, averaging)
+        if self.rank > 0:  # all have drawn the same parameters; from here on each draws for itself
+            self._generator.manual_seed(ranks.own_seed(self.config.seed, self.rank))
         self._log_names = setup.names_from_a_trial_step(
             self.agent, self.state, self.meta_params, self.world, self.config.device
         )
@@ -149,14 +149,14 @@ class Trainer:
     @property
     def mean_return(self) -> float:
         """Over the last 100 episodes, NaN before the first has ended."""
-        return float(np.mean(self._recent)) if self._recent else float("nan")
+        return eval_loop.mean(self._recent)
 
     def run(self, steps: int, on_step: Callable[[Report], None] | None = None) -> float:
         """Goes on until so many rollouts have been made since the beginning; the mean return at the end.
 
         Args:
             steps: rollouts, those of earlier runs into the same folder included.
-            on_step: told after each.
+            on_step: called after each.
         """
         self._check_folder()
         while self.step < steps:
@@ -206,28 +206,27 @@ class Trainer:
     def _learn(self, rollout: Rollout) -> dict[str, float]:
         """Keeps a rollout, and learns from batches once there are enough; the logs of the last, empty if none."""
         self._buffer.add(rollout)
-        found: dict[str, float] = {}
+        logs: dict[str, float] = {}
         if len(self._buffer) < self.config.batch_size:
-            return found
+            return logs
         for _ in range(self.config.updates_per_rollout):
             batch = self._buffer.sample(self.config.batch_size)
             state, learned = self.agent.learner_step(batch, self.state, self.meta_params)
-            found = eval_loop.scalars(learned)
-            if not np.isfinite(found["global_gradient_norm"]):
+            logs = eval_loop.scalars(learned)
+            if not np.isfinite(logs["global_gradient_norm"]):
                 raise FloatingPointError(
                     f"The gradient is no number after rollout {self.step}; nothing was learned from it. Lower the "
                     "learning rate or reward_scale."
                 )
             self.state = state
-        return found
+        return logs
 
     def _row(self, ended: list[Episode], learned: dict[str, float]) -> dict[str, float]:
-        nan = float("nan")
         row = {"step": float(self.step), "frames": float(self.frames), "episodes": float(self.episodes)}
-        row["return"] = float(np.mean([e.total for e in ended])) if ended else nan
-        row["length"] = float(np.mean([e.length for e in ended])) if ended else nan
+        row["return"] = eval_loop.mean([e.total for e in ended])
+        row["length"] = eval_loop.mean([e.length for e in ended])
         row["return_100"] = self.mean_return
-        return row | {name: learned.get(name, nan) for name in self._log_names}
+        return row | {name: learned.get(name, float("nan")) for name in self._log_names}
 
     def evaluate(self, env: Any, episodes: int = 20, is_greedy: bool = False, seed: int = 0) -> Scores:
         """Plays whole episodes in environments of their own; training is not touched by it.
@@ -239,11 +238,7 @@ class Trainer:
             seed: of actions and environments.
         """
         world = setup.as_world(env, self.config.torch_dtype)
-        if obs_spec(world) != obs_spec(self.world) or world.num_actions != self.world.num_actions:
-            raise ValueError(
-                f"The agent was made for observations of {obs_spec(self.world)} and {self.world.num_actions} actions; "
-                f"these environments show {obs_spec(world)} and take {world.num_actions}."
-            )
+        eval_loop.check_agent(self.agent, obs_spec(world), world.num_actions)
         if env is getattr(self.world, "env", self.world):
             raise ValueError("The agent learns in these environments; evaluate in others of the same kind.")
         generator = torch.Generator(self.config.device).manual_seed(seed)
@@ -358,7 +353,8 @@ class Trainer:
         try:
             if path.is_file():
                 self._unpack(checkpoint.load(path, self.settings(), self.config.device))
-            replace_file(out / "config.json", _json(self.settings()))
+            text = json.dumps(self.settings(), indent=1, sort_keys=True) + "\n"
+            replace_file(out / "config.json", text.encode())
             return logs.Logs(out, self.step)
         except BaseException:
             self._lock.release()
@@ -378,7 +374,3 @@ class Trainer:
             self._stream = trees.unflatten(like, checkpoint.part(tensors, "stream/"))
         self.step, self.frames, self.episodes = (numbers[name] for name in ("step", "frames", "episodes"))
         self._recent.extend(numbers["recent"])
-
-
-def _json(settings: dict[str, Any]) -> bytes:
-    return (json.dumps(settings, indent=1, sort_keys=True) + "\n").encode()

@@ -1,6 +1,6 @@
 """What a trainer asks of its environments: a batch of them, stepped by one call.
 
-Truncation (a time limit) is told apart from termination, because only a terminated episode is worth nothing afterwards.
+Truncation (a time limit) is kept apart from termination, because only a terminated episode is worth nothing afterwards.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from port import trees
 from port.networks.param_names import ObsSpec
 from port.types import Observations
 
@@ -77,13 +78,6 @@ def tree_map(function: Callable[[Tensor], Any], tree: Observations) -> Any:
     return function(tree)
 
 
-def named_leaves(tree: Observations, name: str = "observation") -> dict[str, Tensor]:
-    """The tensors of an observation by name."""
-    if isinstance(tree, Mapping):
-        return {k: x for key in tree for k, x in named_leaves(tree[key], f"{name}[{key!r}]").items()}
-    return {name: tree}
-
-
 def obs_spec(world: World) -> ObsSpec:
     """The shape of one observation, or a dict of shapes."""
     spec: ObsSpec = tree_map(lambda x: tuple(x.shape[1:]), world.example)
@@ -105,13 +99,19 @@ def to_tensors(tree: Any, dtype: torch.dtype) -> Any:
     raise ValueError(f"Observations and rewards must be numbers; got {array.dtype}.")
 
 
+def check_step(step: Step, world: World, where: str) -> None:
+    """Raises ValueError where a step has other shapes than the world announced, or a number that is none."""
+    check_shapes(step, world)
+    check_finite({"reward": step.rewards, **trees.flatten({"observation": step.observations})}, where)
+
+
 def check_shapes(step: Step, world: World) -> None:
     """Raises ValueError where a step does not have one row per environment, or observations of another shape."""
-    want = named_leaves(world.example)
+    want = trees.flatten({"observation": world.example})
     for tree in (step.observations, step.final_observations):
         if tree is None:
             continue
-        got = named_leaves(tree)
+        got = trees.flatten({"observation": tree})
         if got.keys() != want.keys():
             raise ValueError(f"The environment shows {', '.join(got)}; it announced {', '.join(want)}.")
         for name, x in got.items():

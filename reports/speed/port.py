@@ -15,7 +15,7 @@ from port.adapter.curves import agent_config
 from port.agent import Agent
 from port.environments import Catch
 from port.evaluate import acting
-from port.evaluate.eval_loop import DrawnRandomness, EvalConfig, live
+from port.evaluate.eval_loop import DrawnRandomness, EvalConfig, EvalLoop
 from port.meta_train import MetaTrainConfig
 from port.types import Params, Rollout
 from reports.speed.stages import Stopwatch
@@ -71,7 +71,7 @@ class Actor:
         self.env, self.loop = Catch(*work.board), EvalConfig(**asdict(work.setting.loop), seed=work.seed)
         self.params = load_params(work, make_agent(work))
         generator = torch.Generator().manual_seed(work.seed)
-        self.chance = DrawnRandomness(self.loop, self.env, generator, torch.float32)
+        self.chance = DrawnRandomness(self.loop, self.env, generator)
         self.stream = acting.start(self.env, self.chance.first_columns())
 
     def unroll(self) -> None:
@@ -104,8 +104,8 @@ class Port:
         agent = make_agent(work)
         meta_params = weights.load_npz(work.setting.weights_path(), agent.config.meta_net)
         loop = EvalConfig(**asdict(work.setting.loop), seed=work.seed)
-        life = live(agent, meta_params, loop, state=agent.learner_state(load_params(work, agent)))
-        return Job(lambda: next(life))
+        run = EvalLoop(agent, meta_params, loop, state=agent.learner_state(load_params(work, agent)))
+        return Job(run.step)
 
     def _meta_update(self, work: Work) -> Job:
         from reports import meta_speed
