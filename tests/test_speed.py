@@ -50,19 +50,9 @@ def work(tmp_path_factory):
     return Work(setting, params=speed_port.initial_params(given), rollout=batch)
 
 
-class Near:
-    """A bench in this process, asked as a worker is."""
-
-    def __init__(self, side, clock):
-        self.bench, self.clock = Bench(side, clock), clock
-
-    def ask(self, method, *arguments):
-        return getattr(self.bench, method)(*arguments)
-
-
 def benches(**seconds):
     clock = Clock()
-    return {name: Near(Side(each, clock), clock) for name, each in seconds.items()}
+    return {name: Bench(Side(each, clock), clock) for name, each in seconds.items()}
 
 
 def measured(rounds=4, **seconds):
@@ -161,20 +151,20 @@ def test_in_each_round_everyone_works_once_and_another_begins():
     workers, order = benches(a=1.0, b=1.0, c=1.0), []
     for name, worker in workers.items():
         worker.ask("prepare", "task", "learner_step", None)
-        job = worker.bench.jobs["task"]
-        worker.bench.jobs["task"] = workload.Job(lambda name=name, job=job: (order.append(name), job.run()))
+        job = worker.jobs["task"]
+        worker.jobs["task"] = lambda name=name, job=job: (order.append(name), job())
     command.in_turns(workers, [(name, "task") for name in workers], 4)
     assert "".join(order) == "abc" + "bca" + "cab" + "abc"
 
 
-def test_the_first_call_is_told_apart():
+def test_the_first_call_is_listed_separately():
     workers = benches(port=2.0)
     assert command.prepared(workers, "learner_step", None, {}) == {"port": 2.0}
 
 
 def test_whoever_has_no_such_task_is_left_out():
     workers = benches(port=2.0, other=1.0)
-    workers["other"].bench.side.tasks = ()
+    workers["other"].side = object()
     assert list(command.prepared(workers, "learner_step", None, {})) == ["port"]
 
 
@@ -190,12 +180,12 @@ def test_an_implementation_that_fails_is_named_and_the_port_that_fails_ends_the_
         command.prepared({"port": Broken()}, "learner_step", None, not_run)
 
 
-def test_a_worker_works_in_a_process_of_its_own_and_tells_what_went_wrong():
+def test_a_worker_works_in_a_process_of_its_own_and_says_what_went_wrong():
     worker = Worker("tests.slow_sides:Idle", 1)
     try:
         assert worker.ask("prepare", "task", "learner_step", None) >= 0
         sample = worker.ask("measure", "task")
-        assert 0 <= sample.wall < 60 and worker.ask("tell", "told_threads") == 1
+        assert 0 <= sample.wall < 60 and worker.ask("side_function", "threads") == 1
         assert worker.ask("prepare", "task", "of others", None) is None
         with pytest.raises(CannotRun, match="ValueError: it is broken"):
             worker.ask("prepare", "bad", "fails", None)
@@ -213,7 +203,7 @@ def test_what_cannot_be_loaded_is_a_sentence():
 
 @pytest.mark.parametrize("task", ["learner_step", "actor_unroll", "catch_run"])
 def test_the_port_does_every_task_again_and_again(work, task):
-    bench = Bench(speed_port.Port(1))
+    bench = Bench(speed_port)
     assert bench.prepare("task", task, work) > 0
     assert all(bench.measure("task").wall > 0 for _ in range(2))
 
@@ -234,10 +224,10 @@ def test_stages_add_up_to_the_step_and_each_is_met(work):
 
 
 def test_operations_of_a_step_are_counted_and_grow_with_the_batch(work):
-    port = speed_port.Port(1)
     wider = workload.evaluation(work.setting.file, TINY, **{**LOOP, "batch_size": 8, "replay_ratio": 4})
     more = Work(wider, params=work.params, rollout=workload.batch(wider, 3, 0))
-    assert port.flops(more) == pytest.approx(2 * port.flops(work), rel=0.02)
+    flops = [speed_port.flops("learner_step", each) for each in (work, more)]
+    assert flops[1] == pytest.approx(2 * flops[0], rel=0.02)
 
 
 def test_batches_are_the_same_for_the_same_seed_and_end_episodes(work):

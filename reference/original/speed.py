@@ -1,4 +1,7 @@
-"""The original, made ready to be timed: its functions compiled whole, as its `eval` notebook does."""
+"""The original, made ready to be timed: its functions compiled whole, as its notebooks do.
+
+A function for each task takes the work and returns a callable that does the task once, and is done when it returns.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,8 @@ import jax.numpy as jnp
 from disco_rl import types
 
 from reference.original import curves
+from reference.original.meta_update import Notebook
 from reference.original.trees import nested
-
-
-class Ready:
-    """Work that can be done again and again; it is done when `run` returns."""
-
-    pids: tuple[int, ...] = ()
-
-    def __init__(self, run: Callable[[], object]):
-        """Takes the work."""
-        self.run = run
-
-    def close(self) -> None:
-        """There is nothing to put away."""
 
 
 def _params(work: Any) -> Any:
@@ -71,30 +62,22 @@ class Actor:
         self.world, _ = jax.block_until_ready(self.act(self.params, self.world, self.key))
 
 
-class Original:
-    """DeepMind's code."""
+def learner_step(work: Any) -> Callable[[], object]:
+    """A step of the learner."""
+    return Learner(work).step
 
-    tasks = ("learner_step", "actor_unroll", "meta_update", "catch_run")
 
-    def __init__(self, threads: int):
-        """The compiler uses the processors that the process may run on; there is nothing to set."""
+def actor_unroll(work: Any) -> Callable[[], object]:
+    """A rollout of the actor."""
+    return Actor(work).unroll
 
-    def job(self, task: str, work: Any) -> Ready:
-        """A task made ready."""
-        made: Ready = getattr(self, f"_{task}")(work)
-        return made
 
-    def _learner_step(self, work: Any) -> Ready:
-        return Ready(Learner(work).step)
+def catch_run(work: Any) -> Callable[[], object]:
+    """A step of a whole run."""
+    run = curves.train(work.setting)
+    return lambda: next(run)
 
-    def _actor_unroll(self, work: Any) -> Ready:
-        return Ready(Actor(work).unroll)
 
-    def _catch_run(self, work: Any) -> Ready:
-        run = curves.train(work.setting)
-        return Ready(lambda: next(run))
-
-    def _meta_update(self, work: Any) -> Ready:
-        from reference.original.meta_update import Notebook
-
-        return Ready(Notebook().advance)
+def meta_update(work: Any) -> Callable[[], object]:
+    """A meta-update at the notebook's size."""
+    return Notebook().advance

@@ -1,9 +1,9 @@
 """`python -m reports.speed`: times the port, and the original and disco-torch where they are installed.
 
 Learner step, actor and a whole Catch run use the setting of the original's `eval` notebook (B = 64, T = 28,
-2 environments) and the size of Disco103. The meta-update has the size of the `meta_train` notebook. Each implementation
-runs in its own process, with the same number of threads, batch and weights. They alternate, round by round. Times are
-wall-clock times; processor time is listed as well.
+2 environments) and the size of Disco103. The meta-update has the size of the `meta_train` notebook; the port uses a
+process for each thread. Each implementation runs in its own process, with the same number of threads, batch and
+weights. They alternate, round by round. Times are wall-clock times; processor time is listed as well.
 
 Catch batches contain many duplicate observations, which the port evaluates once. The learner step is therefore also
 timed on a batch without duplicates.
@@ -11,6 +11,7 @@ timed on a batch without duplicates.
 Example:
     python -m reports.speed --json speed.json
     python -m reports.speed --only learner_step --repeats 21 --json -
+    python -m reports.speed --only meta_update --impl original
     python -m reports.speed --quick
 """
 
@@ -76,11 +77,6 @@ class Plan:
         return [name for name in self.names if name != ORIGINAL or not alone]
 
 
-def say(words: str) -> None:
-    """Prints a progress line."""
-    print(words, file=sys.stderr, flush=True)
-
-
 def installed() -> tuple[list[str], dict[str, str]]:
     """Implementations that can be timed here, the port first; and why others cannot."""
     names, absent = [PORT], {}
@@ -134,7 +130,7 @@ def started(names: Sequence[str], threads: int, not_run: dict[str, str]) -> Iter
     workers: dict[str, Worker] = {}
     try:
         for name in names:
-            with told(name, not_run):
+            with reason_noted(name, not_run):
                 workers[name] = Worker(name, threads)
         yield workers
     finally:
@@ -143,7 +139,7 @@ def started(names: Sequence[str], threads: int, not_run: dict[str, str]) -> Iter
 
 
 @contextmanager
-def told(name: str, not_run: dict[str, str]) -> Iterator[None]:
+def reason_noted(name: str, not_run: dict[str, str]) -> Iterator[None]:
     """Notes why an implementation cannot run; without the port the command fails."""
     try:
         yield
@@ -153,12 +149,12 @@ def told(name: str, not_run: dict[str, str]) -> Iterator[None]:
         not_run[name] = str(error)
 
 
-def prepared(workers: dict[str, Any], task: str, work: Work, not_run: dict[str, str]) -> dict[str, float]:
-    """Makes everyone ready; seconds of the first calls. Whoever has no such task leaves."""
+def prepared(workers: Mapping[str, Any], task: str, work: Work, not_run: dict[str, str]) -> dict[str, float]:
+    """Makes everyone ready; seconds of the first calls. Whoever has no such task is left out."""
     first = {}
-    for name in list(workers):
-        with told(name, not_run):
-            seconds = workers[name].ask("prepare", "task", task, work)
+    for name, worker in workers.items():
+        with reason_noted(name, not_run):
+            seconds = worker.ask("prepare", "task", task, work)
             if seconds is not None:
                 first[name] = seconds
     return first
@@ -179,33 +175,38 @@ def of_task(found: Mapping[Any, list[Sample]]) -> dict[str, list[Sample]]:
     return {name: samples for (name, key), samples in found.items() if key == "task"}
 
 
-def time_task(plan: Plan, task: str, label: str, work: Work) -> Timing:
-    """A task, in alternating rounds."""
+@contextmanager
+def ready(plan: Plan, task: str, label: str, work: Work) -> Iterator[tuple[dict[str, Worker], Timing]]:
+    """Workers that have done the task once, and the timing so far: the first calls, and who does not run."""
     not_run: dict[str, str] = {}
     with started(plan.names_for(label), plan.threads, not_run) as workers:
         first = prepared(workers, task, work, not_run)
-        keys = [(name, "task") for name in first]
-        in_turns(workers, keys, 1)  # a first round that does not count
-        samples = of_task(in_turns(workers, keys, plan.repeats))
-        is_actor = task == "actor_unroll"
-        frames = work.setting.loop.rollout_length * work.num_envs if is_actor else 0
-        counted = {"actor_unroll": "policy_flops", "learner_step": "flops"}.get(task)
-        flops = workers[PORT].ask("tell", counted, work) if counted else 0
-    return Timing(label, samples, first, not_run, frames, flops)
+        yield workers, Timing(label, {name: [] for name in first}, first, not_run)
+
+
+def time_task(plan: Plan, task: str, label: str, work: Work) -> Timing:
+    """A task, in alternating rounds."""
+    with ready(plan, task, label, work) as (workers, timing):
+        in_turns(workers, timing.keys, 1)  # a first round that does not count
+        samples = of_task(in_turns(workers, timing.keys, plan.repeats))
+        timing = replace(timing, samples=samples)
+        if task == "meta_update":
+            return replace(timing, megabytes=memory(workers, timing))
+        frames = work.setting.loop.rollout_length * work.num_envs if task == "actor_unroll" else 0
+        return replace(timing, frames=frames, flops=workers[PORT].ask("side_function", "flops", task, work))
 
 
 def time_learner(plan: Plan, work: Work) -> tuple[Timing, list[Sample], list[dict[str, float]]]:
     """The learner step, in alternation with a large matrix product; and the port's by stage."""
-    not_run: dict[str, str] = {}
-    with started(plan.names_for("learner_step"), plan.threads, not_run) as workers:
-        first = prepared(workers, "learner_step", work, not_run)
-        workers[PORT].ask("prepare", "matmul", "matmul", work)
-        keys = [*((name, "task") for name in first), (PORT, "matmul")]
+    with ready(plan, "learner_step", "learner_step", work) as (workers, timing):
+        port = workers[PORT]
+        port.ask("prepare", "matmul", "matmul", work)
+        keys = [*timing.keys, (PORT, "matmul")]
         in_turns(workers, keys, 1)
-        found = in_turns(workers, keys, plan.repeats)
-        flops = workers[PORT].ask("tell", "flops", work)
-        stages = workers[PORT].ask("tell", "stages", work, plan.repeats)
-    return Timing("learner_step", of_task(found), first, not_run, flops=flops), found[PORT, "matmul"], stages
+        samples = in_turns(workers, keys, plan.repeats)
+        flops = port.ask("side_function", "flops", "learner_step", work)
+        stages = port.ask("side_function", "stages", work, plan.repeats)
+    return replace(timing, samples=of_task(samples), flops=flops), samples[PORT, "matmul"], stages
 
 
 def time_run(plan: Plan, work: Work) -> Timing:
@@ -214,17 +215,18 @@ def time_run(plan: Plan, work: Work) -> Timing:
     endless = replace(
         work, setting=replace(work.setting, loop=replace(work.setting.loop, num_steps=ENDLESS)), rollout={}
     )
-    not_run: dict[str, str] = {}
-    with started(plan.names_for("catch_run"), plan.threads, not_run) as workers:
-        first = prepared(workers, "catch_run", endless, not_run)
-        keys = [(name, "task") for name in first]
-        filling = of_task(in_turns(workers, keys, fills - 1))  # making ready took the first of them
-        compiling = of_task(in_turns(workers, keys, 1))
-        first = {name: seconds + compiling[name][0].wall for name, seconds in first.items()}
-        samples = of_task(in_turns(workers, keys, plan.repeats))
-        megabytes = {name: workers[name].ask("memory") for name in first}
-    run = Timing("catch_run", samples, first, not_run, megabytes=megabytes)
-    return replace(run, filling=filling, steps_filling=fills, steps=RUN_STEPS)
+    with ready(plan, "catch_run", "catch_run", endless) as (workers, timing):
+        filling = of_task(in_turns(workers, timing.keys, fills - 1))  # making ready took the first of them
+        compiling = of_task(in_turns(workers, timing.keys, 1))
+        first = {name: seconds + compiling[name][0].wall for name, seconds in timing.first_seconds.items()}
+        samples = of_task(in_turns(workers, timing.keys, plan.repeats))
+        timing = replace(timing, samples=samples, first_seconds=first, megabytes=memory(workers, timing))
+    return replace(timing, filling=filling, steps_filling=fills, steps=RUN_STEPS)
+
+
+def memory(workers: Mapping[str, Worker], timing: Timing) -> dict[str, float]:
+    """The most that a process of each implementation had so far, in megabytes."""
+    return {name: workers[name].ask("memory") for name in timing.names}
 
 
 def time_growth(plan: Plan, file: Path) -> list[Growth]:
@@ -237,24 +239,25 @@ def time_growth(plan: Plan, file: Path) -> list[Growth]:
         for axis, value in places:
             work = grown(file, axis, value)
             port.ask("prepare", f"{axis} {value}", "learner_step", work)
-            flops[axis, value] = port.ask("tell", "flops", work)
-        found = in_turns(workers, [(PORT, f"{axis} {value}") for axis, value in places], max(2, plan.repeats // 2))
-    return [Growth(axis, v, PORT, found[PORT, f"{axis} {v}"], flops[axis, v]) for axis, v in places]
+            flops[axis, value] = port.ask("side_function", "flops", "learner_step", work)
+        samples = in_turns(workers, [(PORT, f"{axis} {value}") for axis, value in places], max(2, plan.repeats // 2))
+    return [Growth(axis, v, PORT, samples[PORT, f"{axis} {v}"], flops[axis, v]) for axis, v in places]
 
 
-def load() -> str:
+def load_average() -> str:
     """The machine's load over the last minute."""
     return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
 
 
 def run(plan: Plan, absent: Mapping[str, str]) -> Found:
     """Measures all of a plan."""
-    before, timings, matmul, stages = load(), dict[str, Timing](), list[Sample](), list[dict[str, float]]()
+    before, timings, matmul, stages = load_average(), dict[str, Timing](), list[Sample](), list[dict[str, float]]()
     with tempfile.TemporaryDirectory() as folder:
         file, words = weights_for(Path(folder))
         work = make_work(file)
         for task in plan.tasks:
-            say(f"{TITLES[task]}: {', '.join(plan.names_for(task))}; the first calls compile")
+            names = ", ".join(plan.names_for(task))
+            print(f"{TITLES[task]}: {names}; the first calls compile", file=sys.stderr, flush=True)
             if task == "learner_step":
                 timings[task], matmul, stages = time_learner(plan, work)
                 other = f"{task}_different"
@@ -272,7 +275,7 @@ def run(plan: Plan, absent: Mapping[str, str]) -> Found:
         "threads": plan.threads,
         "processors": os.cpu_count(),
         "load_before": before,
-        "load_after": load(),
+        "load_after": load_average(),
         "rounds": plan.repeats,
         "size": f"T = {loop.rollout_length - 1}, B = {loop.batch_size}, {work.num_envs} environments, 8x8 Catch",
     }
