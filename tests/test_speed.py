@@ -58,9 +58,7 @@ def benches(**seconds):
 def measured(rounds=4, **seconds):
     workers, not_run = benches(**seconds), {}
     first = command.prepared(workers, "learner_step", None, not_run)
-    return Timing(
-        "learner_step", command.of_task(command.in_turns(workers, [(n, "task") for n in first], rounds)), first
-    )
+    return Timing("learner_step", command.in_turns(command.jobs_of(workers, first), rounds), first)
 
 
 def timing(task="learner_step", **milliseconds):
@@ -138,22 +136,18 @@ def test_every_task_in_the_json_has_milliseconds_by_implementation_and_their_rat
 
 
 def test_growth_is_a_power_of_the_size():
-    rows = [Growth("T", n, "port", [Sample(n**2.0, n**1.5)], 0).row() for n in (1, 2, 4)]
-    assert exponent(rows, "T") == pytest.approx(1.5)
-    assert exponent(rows, "T", what="milliseconds") == pytest.approx(2.0)
-    assert math.isnan(exponent(rows, "B"))
+    rows = [Growth("T", n, [Sample(n**2.0, n**1.5)], 0).row() for n in (1, 2, 4)]
+    assert exponent(rows) == pytest.approx(1.5)
+    assert exponent(rows, what="milliseconds") == pytest.approx(2.0)
+    assert math.isnan(exponent(rows[:1]))
 
 
 # Turns
 
 
 def test_in_each_round_everyone_works_once_and_another_begins():
-    workers, order = benches(a=1.0, b=1.0, c=1.0), []
-    for name, worker in workers.items():
-        worker.ask("prepare", "task", "learner_step", None)
-        job = worker.jobs["task"]
-        worker.jobs["task"] = lambda name=name, job=job: (order.append(name), job())
-    command.in_turns(workers, [(name, "task") for name in workers], 4)
+    order = []
+    command.in_turns({name: lambda name=name: order.append(name) for name in "abc"}, 4)
     assert "".join(order) == "abc" + "bca" + "cab" + "abc"
 
 
@@ -195,7 +189,7 @@ def test_a_worker_works_in_a_process_of_its_own_and_says_what_went_wrong():
 
 def test_what_cannot_be_loaded_is_a_sentence():
     with pytest.raises(CannotRun, match="tests.no_such_module"):
-        Worker("tests.no_such_module:Side", 1)
+        Worker("tests.no_such_module:Side", 1).ask("memory")
 
 
 # The port
@@ -243,9 +237,7 @@ def test_batches_are_the_same_for_the_same_seed_and_end_episodes(work):
 
 def test_the_section_shows_every_figure_and_leaves_its_numbers_beside_it(tmp_path):
     stages = [dict.fromkeys(ORDER, 0.01)]
-    growth = [
-        Growth(axis, n, "port", [Sample(0.1 * n, 0.1 * n)], n) for axis in ("T", "B", "A", "board") for n in (1, 2)
-    ]
+    growth = [Growth(axis, n, [Sample(0.1 * n, 0.1 * n)], n) for axis in ("T", "B", "A", "board") for n in (1, 2)]
     step = command.replace(timing(port=100.0, original=250.0), flops=10**8)
     made = section.section_of(found(step, stages=stages, growth=growth), "python -m reports.speed", tmp_path)
     assert made.state == "beside" and made.label == "learner 2.50 times as fast"

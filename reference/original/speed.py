@@ -27,49 +27,34 @@ def _batch(arrays: dict[str, Any]) -> types.ActorRollout:
     return types.ActorRollout(**fields, agent_outs={"logits": x["logits"]}, states={})
 
 
-class Learner:
-    """A learner that takes a step whenever it is asked to, always on the same batch, which lies ready."""
-
-    def __init__(self, work: Any):
-        """Starts from the given parameters."""
-        loop = curves.Loop(work.setting)
-        key = jax.random.PRNGKey(work.seed)
-        self.world, fresh = loop.start(key)
-        params = _params(work)
-        self.state = fresh.replace(params=params, meta_state={**fresh.meta_state, "target_params": params})
-        weights = jax.tree.map(jnp.asarray, curves.meta_params(work.setting))
-        given = (_batch(work.rollout), self.state, self.world.actor_state, weights)
-        self.batch, _, self.actor_state, self.weights = jax.block_until_ready(given)
-        self.key, self.learn = key, loop.learn
-
-    def step(self) -> None:
-        """Learns."""
-        found = self.learn(self.key, self.batch, self.state, self.actor_state, self.weights, False)
-        self.state = jax.block_until_ready(found)[0]
-
-
-class Actor:
-    """Environments in which a policy acts for a rollout whenever it is asked to."""
-
-    def __init__(self, work: Any):
-        """Starts the environments."""
-        loop, self.key = curves.Loop(work.setting), jax.random.PRNGKey(work.seed)
-        self.world, _ = loop.start(self.key)
-        self.params, self.act = _params(work), loop.act
-
-    def unroll(self) -> None:
-        """Acts."""
-        self.world, _ = jax.block_until_ready(self.act(self.params, self.world, self.key))
-
-
 def learner_step(work: Any) -> Callable[[], object]:
-    """A step of the learner."""
-    return Learner(work).step
+    """A step of the learner, always on the same batch, which lies ready."""
+    loop, key = curves.Loop(work.setting), jax.random.PRNGKey(work.seed)
+    world, fresh = loop.start(key)
+    params = _params(work)
+    state = fresh.replace(params=params, meta_state={**fresh.meta_state, "target_params": params})
+    weights = jax.tree.map(jnp.asarray, curves.meta_params(work.setting))
+    inputs = (_batch(work.rollout), state, world.actor_state, weights)
+    batch, state, actor_state, weights = jax.block_until_ready(inputs)
+
+    def step() -> None:
+        nonlocal state
+        state = jax.block_until_ready(loop.learn(key, batch, state, actor_state, weights, False))[0]
+
+    return step
 
 
 def actor_unroll(work: Any) -> Callable[[], object]:
     """A rollout of the actor."""
-    return Actor(work).unroll
+    loop, key = curves.Loop(work.setting), jax.random.PRNGKey(work.seed)
+    params = _params(work)
+    world, _ = loop.start(key)
+
+    def unroll() -> None:
+        nonlocal world
+        world, _ = jax.block_until_ready(loop.act(params, world, key))
+
+    return unroll
 
 
 def catch_run(work: Any) -> Callable[[], object]:

@@ -24,11 +24,12 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from rich.console import Console
 
@@ -41,9 +42,10 @@ from reports.speed import workload
 from reports.speed.section import TITLE as TITLE
 from reports.speed.section import section_of, terminal_table
 from reports.speed.summary import ORIGINAL, PORT, RUN_STEPS, TITLES, Found, Growth, Timing, in_words
-from reports.speed.worker import Worker
+from reports.speed.worker import Bench, Worker
 from reports.speed.workload import Sample, Work
 
+K = TypeVar("K")
 TASKS = ("learner_step", "actor_unroll", "meta_update", "catch_run")
 MANY_ENVS = 4096
 ENDLESS = 10**9
@@ -124,72 +126,58 @@ def grown(file: Path, axis: str, value: int) -> Work:
     return make_work(file, **changes, **({"columns": value} if axis == "board" else {}))
 
 
-@contextmanager
-def started(names: Sequence[str], threads: int, not_run: dict[str, str]) -> Iterator[dict[str, Worker]]:
-    """A worker for each implementation; `not_run` gets the reason where one does not start, but for the port."""
-    workers: dict[str, Worker] = {}
-    try:
-        for name in names:
-            with reason_noted(name, not_run):
-                workers[name] = Worker(name, threads)
-        yield workers
-    finally:
-        for worker in workers.values():
-            worker.close()
+def prepared(workers: Mapping[str, Worker | Bench], task: str, work: Work, not_run: dict[str, str]) -> dict[str, float]:
+    """Makes everyone ready; seconds of the first calls. Whoever has no such task is left out.
 
-
-@contextmanager
-def reason_noted(name: str, not_run: dict[str, str]) -> Iterator[None]:
-    """Notes why an implementation cannot run; without the port the command fails."""
-    try:
-        yield
-    except CannotRun as error:
-        if name == PORT:
-            raise
-        not_run[name] = str(error)
-
-
-def prepared(workers: Mapping[str, Any], task: str, work: Work, not_run: dict[str, str]) -> dict[str, float]:
-    """Makes everyone ready; seconds of the first calls. Whoever has no such task is left out."""
+    `not_run` gets the reason where an implementation cannot run; without the port the command fails.
+    """
     first = {}
     for name, worker in workers.items():
-        with reason_noted(name, not_run):
+        try:
             seconds = worker.ask("prepare", "task", task, work)
-            if seconds is not None:
-                first[name] = seconds
+        except CannotRun as error:
+            if name == PORT:
+                raise
+            not_run[name] = str(error)
+            continue
+        if seconds is not None:
+            first[name] = seconds
     return first
 
 
-def in_turns(workers: Mapping[str, Any], keys: Sequence[tuple[str, str]], rounds: int) -> dict[Any, list[Sample]]:
-    """Samples by (implementation, key): in each round everyone once, each round begun by another."""
-    found: dict[Any, list[Sample]] = {key: [] for key in keys}
+def jobs_of(workers: Mapping[str, Worker | Bench], names: Iterable[str]) -> dict[str, Callable[[], Sample]]:
+    """For each implementation, what does its task once."""
+    return {name: partial(workers[name].ask, "measure", "task") for name in names}
+
+
+def in_turns(jobs: Mapping[K, Callable[[], Sample]], rounds: int) -> dict[K, list[Sample]]:
+    """Samples of each job: in each round everyone once, each round begun by another."""
+    samples: dict[K, list[Sample]] = {key: [] for key in jobs}
+    order = list(jobs)
     for i in range(rounds):
-        shift = i % len(keys)
-        for name, key in [*keys[shift:], *keys[:shift]]:
-            found[name, key].append(workers[name].ask("measure", key))
-    return found
-
-
-def of_task(found: Mapping[Any, list[Sample]]) -> dict[str, list[Sample]]:
-    """Samples of the task itself, by implementation."""
-    return {name: samples for (name, key), samples in found.items() if key == "task"}
+        shift = i % len(order)
+        for key in [*order[shift:], *order[:shift]]:
+            samples[key].append(jobs[key]())
+    return samples
 
 
 @contextmanager
 def ready(plan: Plan, task: str, label: str, work: Work) -> Iterator[tuple[dict[str, Worker], Timing]]:
     """Workers that have done the task once, and the timing so far: the first calls, and who does not run."""
     not_run: dict[str, str] = {}
-    with started(plan.names_for(label), plan.threads, not_run) as workers:
+    with ExitStack() as stack:
+        names = plan.names_for(label)
+        workers = {name: stack.enter_context(closing(Worker(name, plan.threads))) for name in names}
         first = prepared(workers, task, work, not_run)
-        yield workers, Timing(label, {name: [] for name in first}, first, not_run)
+        yield workers, Timing(label, {}, first, not_run)
 
 
 def time_task(plan: Plan, task: str, label: str, work: Work) -> Timing:
     """A task, in alternating rounds."""
     with ready(plan, task, label, work) as (workers, timing):
-        in_turns(workers, timing.keys, 1)  # a first round that does not count
-        samples = of_task(in_turns(workers, timing.keys, plan.repeats))
-        timing = replace(timing, samples=samples)
+        jobs = jobs_of(workers, timing.first_seconds)
+        in_turns(jobs, 1)  # a first round that does not count
+        timing = replace(timing, samples=in_turns(jobs, plan.repeats))
         if task == "meta_update":
             return replace(timing, megabytes=memory(workers, timing))
         frames = work.setting.loop.rollout_length * work.num_envs if task == "actor_unroll" else 0
@@ -201,12 +189,13 @@ def time_learner(plan: Plan, work: Work) -> tuple[Timing, list[Sample], list[dic
     with ready(plan, "learner_step", "learner_step", work) as (workers, timing):
         port = workers[PORT]
         port.ask("prepare", "matmul", "matmul", work)
-        keys = [*timing.keys, (PORT, "matmul")]
-        in_turns(workers, keys, 1)
-        samples = in_turns(workers, keys, plan.repeats)
+        jobs = jobs_of(workers, timing.first_seconds) | {"matmul": partial(port.ask, "measure", "matmul")}
+        in_turns(jobs, 1)
+        samples = in_turns(jobs, plan.repeats)
         flops = port.ask("side_function", "flops", "learner_step", work)
         stages = port.ask("side_function", "stages", work, plan.repeats)
-    return replace(timing, samples=of_task(samples), flops=flops), samples[PORT, "matmul"], stages
+    matmul = samples.pop("matmul")
+    return replace(timing, samples=samples, flops=flops), matmul, stages
 
 
 def time_run(plan: Plan, work: Work) -> Timing:
@@ -216,11 +205,12 @@ def time_run(plan: Plan, work: Work) -> Timing:
         work, setting=replace(work.setting, loop=replace(work.setting.loop, num_steps=ENDLESS)), rollout={}
     )
     with ready(plan, "catch_run", "catch_run", endless) as (workers, timing):
-        filling = of_task(in_turns(workers, timing.keys, fills - 1))  # making ready took the first of them
-        compiling = of_task(in_turns(workers, timing.keys, 1))
+        jobs = jobs_of(workers, timing.first_seconds)
+        filling = in_turns(jobs, fills - 1)  # making ready took the first of them
+        compiling = in_turns(jobs, 1)
         first = {name: seconds + compiling[name][0].wall for name, seconds in timing.first_seconds.items()}
-        samples = of_task(in_turns(workers, timing.keys, plan.repeats))
-        timing = replace(timing, samples=samples, first_seconds=first, megabytes=memory(workers, timing))
+        timing = replace(timing, samples=in_turns(jobs, plan.repeats), first_seconds=first)
+        timing = replace(timing, megabytes=memory(workers, timing))
     return replace(timing, filling=filling, steps_filling=fills, steps=RUN_STEPS)
 
 
@@ -234,14 +224,15 @@ def time_growth(plan: Plan, file: Path) -> list[Growth]:
     places = [(axis, value) for axis, values in (plan.growth or {}).items() for value in values]
     if not places:
         return []
-    with started([PORT], plan.threads, {}) as workers:
-        port, flops = workers[PORT], {}
+    flops = {}
+    with closing(Worker(PORT, plan.threads)) as port:
         for axis, value in places:
             work = grown(file, axis, value)
             port.ask("prepare", f"{axis} {value}", "learner_step", work)
             flops[axis, value] = port.ask("side_function", "flops", "learner_step", work)
-        samples = in_turns(workers, [(PORT, f"{axis} {value}") for axis, value in places], max(2, plan.repeats // 2))
-    return [Growth(axis, v, PORT, samples[PORT, f"{axis} {v}"], flops[axis, v]) for axis, v in places]
+        jobs = {(axis, value): partial(port.ask, "measure", f"{axis} {value}") for axis, value in places}
+        samples = in_turns(jobs, max(2, plan.repeats // 2))
+    return [Growth(*place, samples[place], flops[place]) for place in places]
 
 
 def load_average() -> str:

@@ -22,7 +22,7 @@ from parity.runs.runner import cores
 from port.fast import learner
 from port.fast.learner import Parts
 from reports.speed import workload
-from reports.speed.command import in_turns, make_work, of_task, prepared, weights_for
+from reports.speed.command import in_turns, jobs_of, make_work, prepared, weights_for
 from reports.speed.port import Learner
 from reports.speed.worker import Bench
 from reports.speed.workload import Sample, Work
@@ -57,9 +57,9 @@ class Side:
 def measure(work: Work, rounds: int) -> dict[str, list[Sample]]:
     """Samples of a learner step by choice; the first two steps of each do not count."""
     benches = {name: Bench(Side(parts)) for name, parts in choices().items()}
-    keys = [(name, "task") for name in prepared(benches, "learner_step", work, {})]
-    in_turns(benches, keys, 1)
-    return of_task(in_turns(benches, keys, rounds))
+    jobs = jobs_of(benches, prepared(benches, "learner_step", work, {}))
+    in_turns(jobs, 1)
+    return in_turns(jobs, rounds)
 
 
 def table(title: str, samples: Mapping[str, Sequence[Sample]]) -> str:

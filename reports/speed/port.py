@@ -66,21 +66,6 @@ class Learner:
         self.state, _ = self.agent.learner_step(self.rollout, self.state, self.meta_params)
 
 
-class Actor:
-    """Environments in which a policy acts for a rollout whenever it is asked to; noise is drawn as in a run."""
-
-    def __init__(self, work: Work):
-        """Starts the environments."""
-        self.env, self.loop = Catch(*work.board), EvalConfig(**asdict(work.setting.loop), seed=work.seed)
-        self.params = load_params(work, make_agent(work))
-        self.noise = DrawnRandomness(self.loop, self.env, torch.Generator().manual_seed(work.seed), torch.float32)
-        self.stream = acting.start(self.env, self.noise.first_columns())
-
-    def unroll(self) -> None:
-        """Acts."""
-        _, self.stream = acting.unroll(self.env, self.params, self.stream, *self.noise.rollout())
-
-
 class MetaTrainer:
     """The port's meta-update at the notebook's size, as `port.meta_train` does it."""
 
@@ -107,8 +92,17 @@ def learner_step(work: Work) -> Callable[[], object]:
 
 
 def actor_unroll(work: Work) -> Callable[[], object]:
-    """A rollout of the actor."""
-    return Actor(work).unroll
+    """A rollout of the actor; noise is drawn as in a run."""
+    env, loop = Catch(*work.board), EvalConfig(**asdict(work.setting.loop), seed=work.seed)
+    params = load_params(work, make_agent(work))
+    noise = DrawnRandomness(loop, env, torch.Generator().manual_seed(work.seed), torch.float32)
+    stream = acting.start(env, noise.first_columns())
+
+    def unroll() -> None:
+        nonlocal stream
+        _, stream = acting.unroll(env, params, stream, *noise.rollout())
+
+    return unroll
 
 
 def catch_run(work: Work) -> Callable[[], object]:

@@ -11,6 +11,7 @@ import importlib
 import os
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from parity.errors import CannotRun
@@ -24,7 +25,6 @@ SIDES = {
     "original": "reference.original.speed",
     "disco_torch": "reports.speed.disco_torch",
 }
-_open_here: dict[str, Bench] = {}
 
 
 class Bench:
@@ -78,20 +78,15 @@ class Bench:
 
 
 class Worker:
-    """The near end of such a process."""
+    """The near end of such a process, which begins with the first call."""
 
     def __init__(self, name: str, threads: int):
-        """Starts it and loads an implementation, by its name or as `module:attribute`."""
-        self._process = OwnProcess(name, _environment(threads))
-        try:
-            self._process.call(_open, SIDES.get(name, name))
-        except CannotRun:
-            self._process.close()
-            raise
+        """Takes an implementation, by its name or as `module:attribute`."""
+        self._side, self._process = SIDES.get(name, name), OwnProcess(name, _environment(threads))
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """Calls a method of its bench, and waits."""
-        return self._process.call(_ask, method, *arguments)
+        return self._process.call(_ask, self._side, method, *arguments)
 
     def close(self) -> None:
         """Lets it end."""
@@ -100,14 +95,15 @@ class Worker:
         self._process.close()
 
 
-def _open(side: str) -> None:
+@lru_cache(maxsize=1)
+def _bench(side: str) -> Bench:
     module, _, attribute = side.partition(":")
     loaded = importlib.import_module(module)
-    _open_here["bench"] = Bench(getattr(loaded, attribute) if attribute else loaded)
+    return Bench(getattr(loaded, attribute) if attribute else loaded)
 
 
-def _ask(method: str, *arguments: Any) -> Any:
-    return _open_here["bench"].ask(method, *arguments)
+def _ask(side: str, method: str, *arguments: Any) -> Any:
+    return _bench(side).ask(method, *arguments)
 
 
 def _environment(threads: int) -> dict[str, str]:
