@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
-from types import TracebackType
 from typing import Any
 
 from parity.errors import CannotRun, FixtureError, WeightsMissing
@@ -38,14 +37,6 @@ class OwnProcess:
     def close(self) -> None:
         """Ends it."""
         self._pool.shutdown()
-
-    def __enter__(self) -> OwnProcess:
-        """Is closed at the end of the block."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Ends it."""
-        self.close()
 
 
 def _begin(environment: Mapping[str, str], path: Sequence[str]) -> None:

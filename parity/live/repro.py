@@ -35,12 +35,12 @@ print("compared:", {what!r})
 if got.shape != EXPECTED.shape:
     print("expected the shape", EXPECTED.shape, "got", got.shape)
     sys.exit(1)
-excess = np.abs(got.astype(np.float64) - EXPECTED) - ALLOWED
-worst = np.unravel_index(np.argmax(excess), excess.shape)
+error = np.abs(got.astype(np.float64) - EXPECTED)
+worst = np.unravel_index(np.argmax(error - ALLOWED), error.shape)
 print("expected:", EXPECTED[worst], "at", [int(i) for i in worst])
 print("got:     ", got[worst])
-print("allowed: ", ALLOWED[worst])
-is_equal = bool((excess <= 0).all())
+print("difference:", error[worst], "allowed:", ALLOWED[worst])
+is_equal = bool((error <= ALLOWED).all())
 print("equal" if is_equal else "DIFFERENT")
 sys.exit(int(not is_equal))
 '''

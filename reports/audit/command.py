@@ -49,15 +49,10 @@ COLOURS = ("#9aa5b1", "#d97a1f", "#2a78d6", "#7a4fc4")
 EXACT, LARGEST = 1e-17, 1e3  # where the picture shows no error at all, and all that is larger
 
 
-def origins(release: Release) -> list[str]:
-    """Layers that differ although everything that feeds them, as far as it is provided, is equal."""
-    different = release.different_layers()
-    return [name for name in different if name in REGISTRY and not upstream(name) & set(different)]
-
-
 def first_divergence(release: Release) -> str:
     """A sentence: the first layer whose values differ in float64, its inputs, and other kinds of difference."""
-    layers = origins(release)
+    different = [name for name in release.different_layers() if name in REGISTRY]
+    layers = [name for name in different if not upstream(name) & set(different)]
     first = [name for name in layers if release.state(name).startswith("values")]
     rest = [f"{name} ({release.state(name)})" for name in layers if name not in first]
     other = f"These layers have equal inputs and differ in another way: {', '.join(rest)}." if rest else ""
@@ -110,7 +105,7 @@ def figure(releases: list[Release]) -> Figure:
     drawing = Figure(figsize=(8.5, 0.26 * max(len(layers), 3) + 1.2), layout="constrained")
     axes = drawing.subplots()
     for place, release in enumerate(releases):
-        points = [(i, row) for i, name in enumerate(layers) if (row := release.worst(name, "value", "float64"))]
+        points = [(i, row) for i, name in enumerate(layers) if (row := release.worst(name))]
         heights = [i + 0.22 * (place - (len(releases) - 1) / 2) for i, _ in points]
         errors = [min(max(row.max_rel, EXACT), LARGEST) for _, row in points]
         colour = COLOURS[(place - len(releases)) % len(COLOURS)]
@@ -191,7 +186,7 @@ def audited(port: Port, packages: dict[str, Path], out: Path, command: str, jobs
         newest=newest,
         releases=releases,
         registry=[n for n in REGISTRY if any(n in r.provided for r in releases)],
-        beside=list(dict.fromkeys(n for r in releases for n in r.beside())),
+        beside=list(dict.fromkeys(row.layer for r in releases for row in r.rows if row.layer not in REGISTRY)),
         first=first_divergence(newest),
         changes=[(f"{a.version} to {b.version}", changes(a, b)) for a, b in itertools.pairwise(releases)],
         image=image,

@@ -9,8 +9,9 @@ import importlib.metadata
 import importlib.util
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +25,7 @@ from parity.goldens.store import Store
 from parity.layers import REGISTRY
 from parity.mutants.diagnosis import Diagnosis
 from parity.sketch import SKETCH_ABOVE
-from reports.audit.bench import Judgement, Key, different_rows, is_missing, judge_cases, judge_everything, key
+from reports.audit.bench import Judgement, different_rows, is_missing, judge_cases, judge_everything, key
 from reports.audit.causes import Cause, Port, corrected_copy
 from reports.processes import OwnProcess
 
@@ -116,10 +117,6 @@ class Release:
         """Layers that differ, in data-flow order; then comparisons outside the registry."""
         return in_order(row.layer for row in different_rows(self.rows))
 
-    def beside(self) -> list[str]:
-        """Comparisons outside the registry."""
-        return list(dict.fromkeys(row.layer for row in self.rows if row.layer not in REGISTRY))
-
     def missing_outputs(self) -> dict[str, list[str]]:
         """Layer -> outputs that are not given, by layers that are."""
         missing: dict[str, dict[str, None]] = {}
@@ -128,9 +125,10 @@ class Release:
                 missing.setdefault(row.layer, {})[row.output] = None
         return {layer: list(names) for layer, names in missing.items()}
 
-    def worst(self, layer: str, kind: str, dtype: str) -> Row | None:
-        """The largest error of a sort, relative to scale (where there is one); None if nothing of it was compared."""
-        mine = [r for r in self.rows if (r.layer, r.kind, r.dtype) == (layer, kind, dtype) and not is_missing(r)]
+    def worst(self, layer: str) -> Row | None:
+        """The largest error of the values in float64, relative to scale where there is one; None if there are none."""
+        plain = (layer, "value", "float64")
+        mine = [row for row in self.rows if (row.layer, row.kind, row.dtype) == plain and not is_missing(row)]
         return max(mine, key=lambda r: (r.scale > 0.0, r.max_rel), default=None)
 
     def example(self, layer: str) -> Row:
@@ -229,22 +227,8 @@ def changed_files(package: Path) -> list[str]:
 def in_own_process(folder: Path, function: Callable[..., Any], name: str, *arguments: Any) -> Any:
     """Calls a function of the bench on the port that lies in a folder."""
     environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-    with OwnProcess(f"{name} in {folder}", environment, [str(folder)]) as process:
+    with closing(OwnProcess(f"{name} in {folder}", environment, [str(folder)])) as process:
         return process.call(function, name, *arguments)
-
-
-def rerun(
-    port: Port,
-    package: Path,
-    causes: Sequence[Cause],
-    cases: Sequence[tuple[str, str]],
-    ignored: Collection[Key] | None = None,
-) -> tuple[list[Row], Diagnosis | None]:
-    """What comes out, on some cases, of a copy in which the given causes are corrected."""
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = corrected_copy(package, causes, Path(scratch))
-        answer: tuple[list[Row], Diagnosis | None] = in_own_process(folder, judge_cases, port.name, cases, ignored)
-        return answer
 
 
 def cases_of(rows: Iterable[Row], is_small: bool) -> list[tuple[str, str]]:
@@ -258,12 +242,19 @@ def trace(port: Port, package: Path, wrong: list[Row], jobs: int) -> tuple[list[
     here = [cause for cause in port.causes if cause.is_in(package)]
     if not wrong:
         return [], []
-    clean, _ = rerun(port, package, here, cases_of(wrong, is_small=False))
+
+    def judged(corrected: Sequence[Cause], *task: Any) -> tuple[list[Row], Diagnosis | None]:
+        with tempfile.TemporaryDirectory() as scratch:
+            copy = corrected_copy(package, corrected, Path(scratch))
+            answer: tuple[list[Row], Diagnosis | None] = in_own_process(copy, judge_cases, port.name, *task)
+            return answer
+
+    clean, _ = judged(here, cases_of(wrong, is_small=False), None)
     left_over = different_rows(clean)
     ignored, cases = {key(row) for row in left_over}, cases_of(wrong, is_small=True)
 
     def alone(cause: Cause) -> Finding | None:
-        every, diagnosis = rerun(port, package, [other for other in here if other is not cause], cases, ignored)
+        every, diagnosis = judged([other for other in here if other is not cause], cases, ignored)
         rows = different_rows(every, ignored)
         if not rows:
             return None
