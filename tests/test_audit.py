@@ -264,7 +264,8 @@ def test_a_changed_package_is_noticed(tmp_path):
 def test_a_file_shows_its_difference_with_the_package_alone(tmp_path):
     folder = fake_package(tmp_path / "1.0")
     (folder / "torch.py").write_text(SMALL_TORCH)  # a second sooner than the real one
-    path = repro.write(FORMULA, "disco_torch/utils.py:2", "1.0", "disco-torch", release.fixtures(), tmp_path / "repro")
+    path = tmp_path / "repro.py"
+    path.write_text(repro.source(FORMULA, "disco_torch/utils.py:2", "1.0", "disco-torch", path.name))
     imported = {name.split(".")[0] for name in re.findall(r"^(?:from|import) (\S+)", path.read_text(), re.M)}
     assert imported == {"sys", "numpy", "torch", "disco_torch"}
     code, printed = repro.run(path, folder)
@@ -290,7 +291,7 @@ def test_a_file_proves_a_cause_by_ending_otherwise_once_it_is_mended(tmp_path):
 
 @pytest.mark.parametrize("known_cause", [c for c in DISCO_TORCH.causes if c.shown], ids=lambda c: c.name)
 def test_each_known_difference_has_a_file_that_is_python(known_cause):
-    text = repro.source(known_cause, "disco_torch/x.py:1", "0.4.0", "disco-torch", release.fixtures(), "repro.py")
+    text = repro.source(known_cause, "disco_torch/x.py:1", "0.4.0", "disco-torch", "repro.py")
     ast.parse(text)
     for word in ("jax", "parity", "reports", "port"):
         assert not re.search(rf"^\s*(from|import) {word}\b", text, re.M), word

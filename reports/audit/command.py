@@ -161,7 +161,9 @@ def with_repros(release: Release, port: Port, package_folder: Path, out: Path, j
     def shown(finding: Finding) -> Finding:
         if finding.cause.shown is None:
             return finding
-        path = repro.write(finding.cause, finding.place, release.version, port.distribution, fixtures(), folder)
+        path = folder / f"repro_{finding.cause.name}.py"
+        text = repro.source(finding.cause, finding.place, release.version, port.distribution, path.name)
+        write_atomically(path, text.encode())
         is_proof, printed = repro.proves(path, finding.cause, package_folder / port.name)
         if not is_proof:
             path.unlink()

@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from parity.files import write_atomically
 from parity.goldens.check import load as load_case
 from parity.goldens.store import Golden, Store
 from parity.layers.spec import Arrays
@@ -71,11 +70,12 @@ def _golden(store: Store, shown: Shown) -> Golden:
     return replace(golden, inputs=rest | _heads(golden))
 
 
-def source(cause: Cause, place: str, version: str, distribution: str, store: Store, file: str) -> str:
+def source(cause: Cause, place: str, version: str, distribution: str, file: str) -> str:
     """The text of the file."""
     shown = cause.shown
     assert shown is not None, f"{cause.name} is not shown in a file"
-    is_gradient, original = shown.kind == "vjp", store.manifest["original"]
+    store, is_gradient = Store(), shown.kind == "vjp"
+    original = store.manifest["original"]
     came = f"The expected numbers were recorded by running {original['repository']} at commit {original['commit']}."
     needs = f"This file needs NumPy, torch and {distribution}, nothing else:"
     head = HEAD.format(
@@ -94,13 +94,6 @@ def source(cause: Cause, place: str, version: str, distribution: str, store: Sto
     what = f"{prefix} {shown.output}, case {shown.source}[{shown.case}] ({shown.dtype})"
     script = Script(head, f"import torch\n{shown.imports}", call, what)
     return text_of(script, _golden(store, shown), shown.kind, shown.output, shown.dtype)
-
-
-def write(cause: Cause, place: str, version: str, distribution: str, store: Store, folder: Path) -> Path:
-    """Writes the file and returns its path."""
-    path = folder / f"repro_{cause.name}.py"
-    write_atomically(path, source(cause, place, version, distribution, store, path.name).encode())
-    return path
 
 
 def run(path: Path, package_folder: Path) -> tuple[int, str]:
