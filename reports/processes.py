@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
 from typing import Any
 
 from parity.errors import CannotRun, FixtureError, WeightsMissing
@@ -40,10 +42,18 @@ class OwnProcess:
 
 
 def _begin(environment: Mapping[str, str], path: Sequence[str]) -> None:
-    """What libraries print goes to stderr: stdout may carry JSON."""
+    """What libraries print goes to stderr: stdout may carry JSON. The process ends when its parent is killed."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.update(environment)
     sys.path[:0] = path
     os.dup2(2, 1)
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
 
 
 def _answer(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
