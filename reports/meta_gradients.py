@@ -15,15 +15,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
 from parity.errors import CannotRun, WeightsMissing
-from parity.files import canonical, write_atomically
+from parity.files import write_atomically
 from parity.goldens.check import Judge, with_disco103
 from parity.implementation import Implementation, load
 from parity.layers import REGISTRY
@@ -65,10 +63,6 @@ class Line:
     zero_blocks: int
     equal: bool
 
-    def as_json(self) -> dict[str, Any]:
-        """The line for machines; infinities become null."""
-        return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in asdict(self).items()}
-
 
 def sample(size: str, agent: str, steps: int, seed: int) -> Sample:
     """Inputs that are in no fixture."""
@@ -96,11 +90,6 @@ def compared(original: Implementation, port: Implementation, size: str, agent: s
     )
 
 
-def show_progress(sentence: str) -> None:
-    """Apart from the results."""
-    print(sentence, file=sys.stderr, flush=True)
-
-
 def lines(sizes: Sequence[str], seed: int) -> Iterator[Line]:
     """All comparisons, each as soon as it is done."""
     original, port = load("original"), load("port")
@@ -109,7 +98,8 @@ def lines(sizes: Sequence[str], seed: int) -> Iterator[Line]:
         reference = getattr(original, "as_users_compile", original) if size == "disco103" else original
         for agent in AGENTS:
             for steps in STEPS:
-                show_progress(f"{size}, {agent}, {steps} inner steps: compiles and measures sigma ...")
+                doing = f"{size}, {agent}, {steps} inner steps: compiles and measures sigma ..."
+                print(doing, file=sys.stderr, flush=True)
                 yield compared(reference, port, size, agent, steps, seed)
 
 
@@ -121,6 +111,11 @@ def table(found: Sequence[Line]) -> Table:
         cells = (f"{line.error:.1e}", f"{line.sigmas:.2g}", f"{line.share:.2g}", str(line.zero_blocks))
         shown.add_row(line.size, line.agent, str(line.steps), *cells, "equal" if line.equal else "DIFFERENT")
     return shown
+
+
+def as_json(frame: pd.DataFrame) -> str:
+    """The lines for machines; infinities become null."""
+    return str(frame.to_json(orient="records", indent=1)) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -141,10 +136,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"reports.meta_gradients: {error}", file=sys.stderr)
         return 2
     Console().print(table(found))
-    text = pd.DataFrame([asdict(line) for line in found]).to_csv(index=False)
-    write_atomically(args.out / "meta_gradients.csv", text.encode())
+    frame = pd.DataFrame([asdict(line) for line in found])
+    write_atomically(args.out / "meta_gradients.csv", frame.to_csv(index=False).encode())
     if args.json:
-        write_atomically(args.json, canonical([line.as_json() for line in found]).encode())
+        write_atomically(args.json, as_json(frame).encode())
     return 0 if all(line.equal for line in found) else 1
 
 

@@ -1,6 +1,6 @@
 """Implementations for the tests of `reports.speed`: they do nothing but let time pass, on a clock of their own."""
 
-from reports.speed.workload import Job
+import os
 
 
 class Clock:
@@ -16,33 +16,32 @@ class Clock:
 class Side:
     """Takes so many seconds for whatever it is asked."""
 
-    tasks = ("learner_step", "actor_unroll", "catch_run", "matmul")
+    def __init__(self, seconds, clock):
+        self.seconds, self.clock = seconds, clock
 
-    def __init__(self, seconds, clock, tasks=tasks):
-        self.seconds, self.clock, self.tasks, self.calls = seconds, clock, tasks, []
-
-    def job(self, task, work):
+    def learner_step(self, work):
         def run():
-            self.calls.append(task)
             self.clock.now += self.seconds
 
-        return Job(run)
+        return run
 
 
 class Idle:
     """One that really runs in a process of its own, and can fail."""
 
-    tasks = ("learner_step", "fails")
+    print("a library that prints to stdout")
 
-    def __init__(self, threads):
-        self.threads = threads
-        print("a library that prints to stdout")
+    @staticmethod
+    def learner_step(work):
+        return int
 
-    def job(self, task, work):
+    @staticmethod
+    def fails(work):
         def fail():
             raise ValueError("it is broken")
 
-        return Job(fail if task == "fails" else int)
+        return fail
 
-    def told_threads(self):
-        return self.threads
+    @staticmethod
+    def threads():
+        return int(os.environ["OMP_NUM_THREADS"])

@@ -79,8 +79,9 @@ LEVELS = {
         "__main__",
     ),
     "reports": (
-        ". browser meta_speed page",
-        "audit bugs catch_curves guide_figures lockstep meta_gradients parity screenshot",
+        ". browser page processes",
+        "bugs catch_curves guide_figures lockstep meta_gradients parity screenshot",
+        "audit",
         "speed",
         "__main__",
     ),

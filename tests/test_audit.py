@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -19,15 +20,17 @@ import pytest
 
 from parity.compare import Problem, ProblemKind, compare, failed
 from parity.errors import CannotRun
+from parity.goldens.check import Outcome
 from parity.implementation import KNOWN
 from parity.layers import REGISTRY
 from reports.audit import bench, release, repro
 from reports.audit import command as audit
-from reports.audit.causes import REACHES, Cause, Shown, corrected_copy
-from reports.audit.known_disco_torch import CAUSES, REASONS
+from reports.audit.bench import Judgement
+from reports.audit.causes import REACHES, Cause, Port, Shown, corrected_copy, load_port
 
 ROOT = Path(__file__).resolve().parent.parent
 ADAPTER = ROOT / "reports" / "audit" / "disco_torch"
+DISCO_TORCH = load_port("disco_torch")
 
 SHOWN = Shown(
     *("ops/signed_hyperbolic", "plain", "out", "value", "float64"),
@@ -97,14 +100,9 @@ def row(layer: str, got: float, output: str = "out", kind: str = "value", dtype:
 
 def made(version: str, wrong: dict[str, float], provided: list[str], **more) -> release.Release:
     """A release in which the given layers have the given values instead of 1."""
-    values = {layer: wrong.get(layer, 1.0) for layer in provided}
-    fields = {
-        **{"findings": [], "left_over": [], "skipped": {}, "without_gradients": []},
-        "not_provided": [name for name in REGISTRY if name not in provided],
-        "description": f"disco-torch {version}",
-        "rows": [row(layer, value) for layer, value in values.items()],
-    }
-    return release.Release(version=version, provided=provided, **(fields | more))
+    rows = more.pop("rows", [row(layer, wrong.get(layer, 1.0)) for layer in provided])
+    judgement = Judgement(f"disco-torch {version}", provided, Outcome(rows), [])
+    return release.Release(f"disco-torch {version}", version, judgement, **more)
 
 
 def test_every_layer_named_by_the_adapter_is_in_the_registry():
@@ -174,7 +172,7 @@ def test_the_first_divergence_has_nothing_different_upstream():
     assert audit.first_divergence(made("1.0", {}, provided)) == "No layer differs."
 
 
-def test_movement_between_releases_is_told_in_causes_and_layers():
+def test_changes_between_releases_are_listed_by_cause_and_layer():
     def finding(of: Cause) -> release.Finding:
         return release.Finding(of, "disco_torch/utils.py:1", "line", {"ops/kl": row("ops/kl", 2.0)})
 
@@ -182,7 +180,7 @@ def test_movement_between_releases_is_told_in_causes_and_layers():
     newer = made("0.2", {"ops/kl": 2.0, "ops/two_hot": 2.0}, ["ops/kl", "ops/lookup", "ops/two_hot", "nets/mlp"])
     older = replace(older, findings=[finding(EPSILON), finding(INDEX)])
     newer = replace(newer, findings=[finding(INDEX), finding(FORMULA)])
-    assert audit.movement(older, newer) == [
+    assert audit.changes(older, newer) == [
         "No longer present: No epsilon.",
         "New: Another formula.",
         "Unchanged: Another index.",
@@ -192,7 +190,7 @@ def test_movement_between_releases_is_told_in_causes_and_layers():
     ]
 
 
-def fake_bench(name: str, folder: Path, task: dict | None = None) -> dict:
+def fake_bench(folder: Path, function, name: str, cases=None, ignored=None):
     """Judges the fake package: two layers, one wrong by its epsilon, the other by its index and the epsilon.
 
     A third comparison is a little off in float32 whatever is corrected.
@@ -202,35 +200,39 @@ def fake_bench(name: str, folder: Path, task: dict | None = None) -> dict:
     epsilon, index = scope["EPSILON"], scope["INDEX"]
     rows = [row("moving_average/normalize", float(epsilon)), row("values/retrace", float(epsilon + index - 1))]
     rows += [row("nets/mlp", 1.0), row("nets/mlp", 1.001, dtype="float32")]
-    found = {"rows": [bench.row_as_dict(r) for r in rows], "folder": str(folder / "disco_torch")}
-    if task is not None:
-        assert task["ignored"] is None or ["nets/mlp", "plain", "out", "value", "float32"] in map(list, task["ignored"])
-        return found | {"diagnosis": None}
+    if function is bench.judge_cases:
+        assert ignored is None or ("nets/mlp", "plain", "out", "value", "float32") in ignored
+        return rows, None
+    assert function is bench.judge_everything
     provided = ["moving_average/normalize", "nets/mlp", "values/retrace"]
-    rest = {"provided": provided, "not_provided": [n for n in REGISTRY if n not in provided], "without_gradients": []}
-    return {**found, **rest, "skipped": {}, "description": "disco-torch"}
+    outcome = Outcome(rows, not_provided=[layer for layer in REGISTRY if layer not in provided])
+    return Judgement("disco-torch", provided, outcome, [])
+
+
+def known(*causes: Cause) -> Port:
+    return replace(DISCO_TORCH, causes=causes)
 
 
 @pytest.fixture
 def fakes(tmp_path, monkeypatch):
-    monkeypatch.setattr(release, "bench", fake_bench)
+    monkeypatch.setattr(release, "in_own_process", fake_bench)
     fake_package(tmp_path / "1.0", utils="EPSILON = 0\nINDEX = 2\n")
     fake_package(tmp_path / "2.0", utils="EPSILON = 1\n\nINDEX = 2\n")
     return tmp_path
 
 
 def test_a_cause_is_named_only_where_it_alone_makes_the_difference(fakes):
-    found = release.examine("disco_torch", "1.0", fakes / "1.0", (EPSILON, INDEX, ELSEWHERE))
+    found = release.examine(known(EPSILON, INDEX, ELSEWHERE), "1.0", fakes / "1.0")
     acting = {finding.cause.name: list(finding.rows) for finding in found.findings}
     assert acting == {"epsilon": ["moving_average/normalize", "values/retrace"], "index": ["values/retrace"]}
     assert found.findings[1].place == "disco_torch/utils.py:2"
     assert found.findings[1].line == "INDEX = 2"
-    newer = release.examine("disco_torch", "2.0", fakes / "2.0", (EPSILON, INDEX))
+    newer = release.examine(known(EPSILON, INDEX), "2.0", fakes / "2.0")
     assert [finding.cause.name for finding in newer.findings] == ["index"]
 
 
 def test_what_no_known_cause_explains_is_left_over_and_laid_at_no_door(fakes):
-    found = release.examine("disco_torch", "1.0", fakes / "1.0", (EPSILON,))
+    found = release.examine(known(EPSILON), "1.0", fakes / "1.0")
     assert [r.layer for r in found.left_over] == ["values/retrace", "nets/mlp"]
     assert [r.layer for r in found.left_over_in_float64()] == ["values/retrace"]
     assert [list(finding.rows) for finding in found.findings] == [["moving_average/normalize"]]
@@ -262,7 +264,8 @@ def test_a_changed_package_is_noticed(tmp_path):
 def test_a_file_shows_its_difference_with_the_package_alone(tmp_path):
     folder = fake_package(tmp_path / "1.0")
     (folder / "torch.py").write_text(SMALL_TORCH)  # a second sooner than the real one
-    path = repro.write(FORMULA, "disco_torch/utils.py:2", "1.0", "disco-torch", release.fixtures(), tmp_path / "repro")
+    path = tmp_path / "repro.py"
+    path.write_text(repro.source(FORMULA, "disco_torch/utils.py:2", "1.0", "disco-torch", path.name))
     imported = {name.split(".")[0] for name in re.findall(r"^(?:from|import) (\S+)", path.read_text(), re.M)}
     assert imported == {"sys", "numpy", "torch", "disco_torch"}
     code, printed = repro.run(path, folder)
@@ -286,17 +289,17 @@ def test_a_file_proves_a_cause_by_ending_otherwise_once_it_is_mended(tmp_path):
     assert not found["broken"][0] and "ValueError" in found["broken"][1]
 
 
-@pytest.mark.parametrize("known", [c for c in CAUSES if c.shown], ids=lambda c: c.name)
-def test_each_known_difference_has_a_file_that_is_python(known):
-    text = repro.source(known, "disco_torch/x.py:1", "0.4.0", "disco-torch", release.fixtures(), "repro.py")
+@pytest.mark.parametrize("known_cause", [c for c in DISCO_TORCH.causes if c.shown], ids=lambda c: c.name)
+def test_each_known_difference_has_a_file_that_is_python(known_cause):
+    text = repro.source(known_cause, "disco_torch/x.py:1", "0.4.0", "disco-torch", "repro.py")
     ast.parse(text)
     for word in ("jax", "parity", "reports", "port"):
         assert not re.search(rf"^\s*(from|import) {word}\b", text, re.M), word
-    assert known.right in text and known.original in text and "pip install disco-torch==0.4.0" in text
+    assert known_cause.right in text and known_cause.original in text and "pip install disco-torch==0.4.0" in text
 
 
 def test_the_page_says_what_differs_and_what_moved(fakes, tmp_path, monkeypatch):
-    monkeypatch.setattr("reports.audit.known_disco_torch.CAUSES", (EPSILON, INDEX))
+    monkeypatch.setattr(audit, "load_port", lambda name: known(EPSILON, INDEX))
     monkeypatch.setattr("reports.page.reference_in_words", lambda: "nothing")
     out, verdict = tmp_path / "out", tmp_path / "verdict.json"
     arguments = ["--from", str(fakes), "--versions", "1.0,2.0", "--out", str(out), "--json", str(verdict)]
@@ -320,7 +323,7 @@ def test_missing_packages_are_a_sentence_with_a_command(tmp_path, capsys, monkey
     assert "pip install --no-deps --target" in said and "Traceback" not in said
     assert audit.main(["disco_torch", "--versions", "9.9"]) == 2
     with pytest.raises(CannotRun, match="no release"):
-        release.find_packages("disco_torch", tmp_path, [])
+        release.find_packages(DISCO_TORCH, tmp_path, [])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     capsys.readouterr()
     assert audit.main(["disco_torch", "--out", str(tmp_path / "out")]) == 2
@@ -340,13 +343,29 @@ def test_rows_survive_the_way_between_processes():
         row("ops/kl", 2.0),
         failed(("ops/kl", "plain", "out"), "vjp", "float64", Problem(ProblemKind.CALL, "raised ValueError: no")),
     ]
-    assert [bench.row_from_dict(json.loads(json.dumps(bench.row_as_dict(r)))) for r in rows] == rows
+    assert pickle.loads(pickle.dumps(rows)) == rows
+
+
+def test_a_port_of_which_nothing_is_known_is_judged_by_its_adapter_alone(tmp_path, capsys):
+    """The toy adapter's Retrace is one step too late; a process of its own imports it from the current folder."""
+    verdict = tmp_path / "verdict.json"
+    assert audit.main(["tests.toy:implementation", "--out", str(tmp_path), "--json", str(verdict)]) == 1
+    (written,) = json.loads((tmp_path / "audit.json").read_text())
+    assert written["different"] == {"values/retrace": "values"}
+    assert [m["name"] for m in written["diagnoses"][0]["mistakes"]] == ["retrace_index_too_late"]
+    html = (tmp_path / "index.html").read_text()
+    assert "retrace_index_too_late" in html and "sigmas" in html and "What is left" not in html
+    assert json.loads(verdict.read_text())[0]["equal"] is False
+    assert audit.main(["tests.toy:implementation", "--versions", "1"]) == 2
+    assert "imported as it is" in capsys.readouterr().err
 
 
 def test_known_causes_and_reasons_are_well_formed():
-    assert len({known.name for known in CAUSES}) == len(CAUSES)
-    assert all("\n" not in pattern for known in CAUSES for pattern, _ in known.edits)
-    assert all(known.reach in REACHES and known.right and known.means for known in CAUSES)
-    assert set(REASONS) <= set(REGISTRY)
+    causes = DISCO_TORCH.causes
+    assert len({cause.name for cause in causes}) == len(causes) == 20
+    assert all("\n" not in pattern for cause in causes for pattern, _ in cause.edits)
+    assert all(cause.reach in REACHES and cause.right and cause.means for cause in causes)
+    assert {layer for layers in DISCO_TORCH.reasons.values() for layer in layers} <= set(REGISTRY)
+    assert importlib.util.find_spec("reports.audit") and (ADAPTER / "probes.py").is_file()
     wanted = {"retrace_index", "root_epsilon", "two_hot_epsilon", "vtrace_advantage"}
-    assert wanted <= {known.name for known in CAUSES if known.shown}
+    assert wanted <= {cause.name for cause in causes if cause.shown}

@@ -245,7 +245,7 @@ def test_a_port_that_differs_itself_is_no_ground_to_hunt_in(monkeypatch):
             yield jobs[0], wrong
 
     with pytest.raises(CannotRun, match="The unchanged port differs"):
-        report.Hunt([], Running()).prepare(["ops/kl"])
+        report.prepared(Running(), ["ops/kl"])
 
 
 def test_a_change_that_changes_nothing_survives():

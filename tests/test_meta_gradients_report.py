@@ -5,6 +5,7 @@ import importlib.util
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from parity.implementation import load
@@ -64,7 +65,8 @@ def test_a_gradient_where_there_is_none_is_different_and_so_is_none_where_there_
 def test_a_number_that_is_not_finite_is_different(bad):
     line = meta_gradients.compared(Altered(), Altered(element=bad), *ASKED)
     assert (line.equal, line.error, line.share) == (False, np.inf, np.inf)
-    assert json.loads(json.dumps(line.as_json(), allow_nan=False))["error"] is None
+    frame = pd.DataFrame([dataclasses.asdict(line)])
+    assert json.loads(meta_gradients.as_json(frame))[0]["error"] is None
 
 
 def test_what_was_compared_is_written_for_machines(tmp_path, monkeypatch, capsys):

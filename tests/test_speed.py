@@ -50,27 +50,15 @@ def work(tmp_path_factory):
     return Work(setting, params=speed_port.initial_params(given), rollout=batch)
 
 
-class Near:
-    """A bench in this process, asked as a worker is."""
-
-    def __init__(self, side, clock):
-        self.bench, self.clock = Bench(side, clock), clock
-
-    def ask(self, method, *arguments):
-        return getattr(self.bench, method)(*arguments)
-
-
 def benches(**seconds):
     clock = Clock()
-    return {name: Near(Side(each, clock), clock) for name, each in seconds.items()}
+    return {name: Bench(Side(each, clock), clock) for name, each in seconds.items()}
 
 
 def measured(rounds=4, **seconds):
     workers, not_run = benches(**seconds), {}
     first = command.prepared(workers, "learner_step", None, not_run)
-    return Timing(
-        "learner_step", command.of_task(command.in_turns(workers, [(n, "task") for n in first], rounds)), first
-    )
+    return Timing("learner_step", command.in_turns(command.jobs_of(workers, first), rounds), first)
 
 
 def timing(task="learner_step", **milliseconds):
@@ -148,33 +136,29 @@ def test_every_task_in_the_json_has_milliseconds_by_implementation_and_their_rat
 
 
 def test_growth_is_a_power_of_the_size():
-    rows = [Growth("T", n, "port", [Sample(n**2.0, n**1.5)], 0).row() for n in (1, 2, 4)]
-    assert exponent(rows, "T") == pytest.approx(1.5)
-    assert exponent(rows, "T", what="milliseconds") == pytest.approx(2.0)
-    assert math.isnan(exponent(rows, "B"))
+    rows = [Growth("T", n, [Sample(n**2.0, n**1.5)], 0).row() for n in (1, 2, 4)]
+    assert exponent(rows) == pytest.approx(1.5)
+    assert exponent(rows, what="milliseconds") == pytest.approx(2.0)
+    assert math.isnan(exponent(rows[:1]))
 
 
 # Turns
 
 
 def test_in_each_round_everyone_works_once_and_another_begins():
-    workers, order = benches(a=1.0, b=1.0, c=1.0), []
-    for name, worker in workers.items():
-        worker.ask("prepare", "task", "learner_step", None)
-        job = worker.bench.jobs["task"]
-        worker.bench.jobs["task"] = workload.Job(lambda name=name, job=job: (order.append(name), job.run()))
-    command.in_turns(workers, [(name, "task") for name in workers], 4)
+    order = []
+    command.in_turns({name: lambda name=name: order.append(name) for name in "abc"}, 4)
     assert "".join(order) == "abc" + "bca" + "cab" + "abc"
 
 
-def test_the_first_call_is_told_apart():
+def test_the_first_call_is_listed_separately():
     workers = benches(port=2.0)
     assert command.prepared(workers, "learner_step", None, {}) == {"port": 2.0}
 
 
 def test_whoever_has_no_such_task_is_left_out():
     workers = benches(port=2.0, other=1.0)
-    workers["other"].bench.side.tasks = ()
+    workers["other"].side = object()
     assert list(command.prepared(workers, "learner_step", None, {})) == ["port"]
 
 
@@ -190,12 +174,12 @@ def test_an_implementation_that_fails_is_named_and_the_port_that_fails_ends_the_
         command.prepared({"port": Broken()}, "learner_step", None, not_run)
 
 
-def test_a_worker_works_in_a_process_of_its_own_and_tells_what_went_wrong():
+def test_a_worker_works_in_a_process_of_its_own_and_says_what_went_wrong():
     worker = Worker("tests.slow_sides:Idle", 1)
     try:
         assert worker.ask("prepare", "task", "learner_step", None) >= 0
         sample = worker.ask("measure", "task")
-        assert 0 <= sample.wall < 60 and worker.ask("tell", "told_threads") == 1
+        assert 0 <= sample.wall < 60 and worker.ask("side_function", "threads") == 1
         assert worker.ask("prepare", "task", "of others", None) is None
         with pytest.raises(CannotRun, match="ValueError: it is broken"):
             worker.ask("prepare", "bad", "fails", None)
@@ -205,7 +189,7 @@ def test_a_worker_works_in_a_process_of_its_own_and_tells_what_went_wrong():
 
 def test_what_cannot_be_loaded_is_a_sentence():
     with pytest.raises(CannotRun, match="tests.no_such_module"):
-        Worker("tests.no_such_module:Side", 1)
+        Worker("tests.no_such_module:Side", 1).ask("memory")
 
 
 # The port
@@ -213,7 +197,7 @@ def test_what_cannot_be_loaded_is_a_sentence():
 
 @pytest.mark.parametrize("task", ["learner_step", "actor_unroll", "catch_run"])
 def test_the_port_does_every_task_again_and_again(work, task):
-    bench = Bench(speed_port.Port(1))
+    bench = Bench(speed_port)
     assert bench.prepare("task", task, work) > 0
     assert all(bench.measure("task").wall > 0 for _ in range(2))
 
@@ -234,10 +218,10 @@ def test_stages_add_up_to_the_step_and_each_is_met(work):
 
 
 def test_operations_of_a_step_are_counted_and_grow_with_the_batch(work):
-    port = speed_port.Port(1)
     wider = workload.evaluation(work.setting.file, TINY, **{**LOOP, "batch_size": 8, "replay_ratio": 4})
     more = Work(wider, params=work.params, rollout=workload.batch(wider, 3, 0))
-    assert port.flops(more) == pytest.approx(2 * port.flops(work), rel=0.02)
+    flops = [speed_port.flops("learner_step", each) for each in (work, more)]
+    assert flops[1] == pytest.approx(2 * flops[0], rel=0.02)
 
 
 def test_batches_are_the_same_for_the_same_seed_and_end_episodes(work):
@@ -253,9 +237,7 @@ def test_batches_are_the_same_for_the_same_seed_and_end_episodes(work):
 
 def test_the_section_shows_every_figure_and_leaves_its_numbers_beside_it(tmp_path):
     stages = [dict.fromkeys(ORDER, 0.01)]
-    growth = [
-        Growth(axis, n, "port", [Sample(0.1 * n, 0.1 * n)], n) for axis in ("T", "B", "A", "board") for n in (1, 2)
-    ]
+    growth = [Growth(axis, n, [Sample(0.1 * n, 0.1 * n)], n) for axis in ("T", "B", "A", "board") for n in (1, 2)]
     step = command.replace(timing(port=100.0, original=250.0), flops=10**8)
     made = section.section_of(found(step, stages=stages, growth=growth), "python -m reports.speed", tmp_path)
     assert made.state == "beside" and made.label == "learner 2.50 times as fast"

@@ -1,52 +1,71 @@
-"""A failure as one Python file: literal arrays, the expected number, and a call of the candidate; nothing else."""
+"""A failure as one Python file: literal arrays, the expected numbers, and a call of the candidate; nothing else."""
 
 from __future__ import annotations
 
 import pprint
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from parity.compare import Row
 from parity.files import write_atomically
-from parity.goldens.judge import cast
 from parity.goldens.store import Golden
 from parity.implementation import KNOWN
 from parity.layers.spec import Arrays
 from parity.tolerance import PRECISIONS, computed_in, scale_of, tolerance
 
-TEMPLATE = '''"""{summary}
-
-Run it from a folder where the implementation can be imported: python {file}
-It needs NumPy and the implementation, and prints what was expected and what came out.
+TEMPLATE = '''"""{head}
 """
 
-import os
 import sys
 
 import numpy as np
+{imports}
 
+SETTINGS = {settings}
+INPUTS = {inputs}
+{cotangents}EXPECTED = {expected}
+ALLOWED = {allowed}  # by rounding, for each number
+
+{call}
+
+print("compared:", {what!r})
+if got.shape != EXPECTED.shape:
+    print("expected the shape", EXPECTED.shape, "got", got.shape)
+    sys.exit(1)
+error = np.abs(got.astype(np.float64) - EXPECTED)
+worst = np.unravel_index(np.argmax(error - ALLOWED), error.shape)
+print("expected:", EXPECTED[worst], "at", [int(i) for i in worst])
+print("got:     ", got[worst])
+print("difference:", error[worst], "allowed:", ALLOWED[worst])
+is_equal = bool((error <= ALLOWED).all())
+print("equal" if is_equal else "DIFFERENT")
+sys.exit(int(not is_equal))
+'''
+CALL = """\
 sys.path.append(os.getcwd())
 from {module} import {attribute} as implementation
 
-LAYER = {layer!r}
-DTYPE = {dtype!r}
-SETTINGS = {settings}
-INPUTS = {inputs}
-{cotangents}
-EXPECTED = {expected}
-ALLOWED = {allowed}
+got = implementation.{call}[{output!r}]"""
 
-{call}
-is_equal = got.shape == EXPECTED.shape and bool((np.abs(got.astype(np.float64) - EXPECTED) <= ALLOWED).all())
-print({what!r}, "of", LAYER)
-print("expected", EXPECTED)
-print("got     ", got)
-print("allowed ", ALLOWED)
-print("equal" if is_equal else "DIFFERENT")
-raise SystemExit(int(not is_equal))
-'''
+
+@dataclass(frozen=True)
+class Script:
+    """What is particular to one file.
+
+    Attributes:
+        head: its docstring.
+        imports: besides NumPy and `sys`.
+        call: code that sets `got` from `SETTINGS`, `INPUTS` and, for a VJP, `COTANGENTS`.
+        what: what is compared, in words.
+    """
+
+    head: str
+    imports: str
+    call: str
+    what: str
 
 
 def literal(array: np.ndarray) -> str:
@@ -57,33 +76,47 @@ def literal(array: np.ndarray) -> str:
     return f"np.array({text}, dtype=np.{array.dtype.name})"
 
 
-def _dictionary(arrays: Arrays) -> str:
-    lines = ",\n".join(f"    {name!r}: {literal(value)}" for name, value in arrays.items())
+def _dictionary(arrays: Arrays, dtype: str) -> str:
+    typed = {name: value.astype(dtype) if value.dtype.kind == "f" else value for name, value in arrays.items()}
+    lines = ",\n".join(f"    {name!r}: {literal(value)}" for name, value in typed.items())
     return "{\n" + lines + ",\n}"
 
 
-def source(golden: Golden, row: Row, implementation: str, file: str) -> str:
-    """The text of the file."""
-    module, _, attribute = KNOWN.get(implementation, implementation).partition(":")
-    is_vjp = row.kind == "vjp"
-    ref, dtype, bits = golden.truth(row.kind)[row.output], computed_in(row.dtype), PRECISIONS[row.dtype]
-    allowed = tolerance(golden.sigma(row.kind, row.output, bits), scale_of(ref), bits)
-    method, more = ("vjp", f", COTANGENTS, [{row.output!r}]") if is_vjp else ("run", "")
+def text_of(script: Script, golden: Golden, kind: str, output: str, precision: str) -> str:
+    """The text of a file that compares one output, or one VJP, of a golden."""
+    ref, dtype, bits = golden.truth(kind)[output], computed_in(precision), PRECISIONS[precision]
+    allowed = tolerance(golden.sigma(kind, output, bits), scale_of(ref), bits)
+    has_cotangents = kind == "vjp" and golden.cotangents
     return TEMPLATE.format(
-        summary=row.sentence(),
-        file=file,
-        module=module,
-        attribute=attribute,
-        layer=golden.layer,
-        dtype=dtype,
+        head=script.head,
+        imports=script.imports,
         settings=pprint.pformat(golden.settings, width=110),
-        inputs=_dictionary(cast(golden.inputs, dtype)),
-        cotangents=f"COTANGENTS = {_dictionary(golden.cotangents)}" if is_vjp else "",
+        inputs=_dictionary(golden.inputs, dtype),
+        cotangents=f"COTANGENTS = {_dictionary(golden.cotangents, dtype)}\n" if has_cotangents else "",
         expected=literal(ref),
         allowed=literal(allowed if ref.dtype.kind == "f" else np.zeros(ref.shape)),
-        call=f"got = implementation.{method}(LAYER, INPUTS, SETTINGS, DTYPE{more})[{row.output!r}]",
-        what=f"{'VJP with respect to' if is_vjp else 'output'} {row.output}",
+        call=script.call,
+        what=script.what,
     )
+
+
+def source(golden: Golden, row: Row, implementation: str, file: str) -> str:
+    """The text of a file that calls an implementation."""
+    module, _, attribute = KNOWN.get(implementation, implementation).partition(":")
+    is_vjp, dtype, output = row.kind == "vjp", computed_in(row.dtype), row.output
+    given = f"{golden.layer!r}, INPUTS, SETTINGS, {dtype!r}"
+    call = f"vjp({given}, COTANGENTS, [{output!r}])" if is_vjp else f"run({given})"
+    head = (
+        f"{row.sentence()}\n\nRun it from a folder where the implementation can be imported: python {file}\n"
+        "It needs NumPy and the implementation, and prints what was expected and what came out."
+    )
+    script = Script(
+        head,
+        imports="import os",
+        call=CALL.format(module=module, attribute=attribute, call=call, output=output),
+        what=f"{'VJP with respect to' if is_vjp else 'output'} {output} of {golden.layer}",
+    )
+    return text_of(script, golden, row.kind, output, row.dtype)
 
 
 def write(golden: Golden, row: Row, implementation: str, folder: Path) -> Path:

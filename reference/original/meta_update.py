@@ -5,7 +5,6 @@ The notebook is no part of the package; this calls the package's functions in th
 
 from __future__ import annotations
 
-import time
 from typing import Any, NamedTuple
 
 import jax
@@ -55,8 +54,7 @@ class Notebook:
         self.optimiser = optax.adam(learning_rate=META_LEARNING_RATE)
         self.opt_state = self.optimiser.init(self.meta_params)
         self.agents = [self._fresh(key) for key in jax.random.split(jax.random.PRNGKey(4), agents)]
-        self.key, self.compile_seconds = jax.random.PRNGKey(5), 0.0
-        self.compiled: Any = None
+        self.key, self.meta_update = jax.random.PRNGKey(5), jax.jit(self._meta_update)
 
     def _fresh(self, key: jax.Array) -> Agent:
         env_state, timestep = self.env.reset(key)
@@ -89,19 +87,8 @@ class Notebook:
         updates, opt_state = self.optimiser.update(mean, opt_state)
         return optax.apply_updates(meta_params, updates), opt_state, after
 
-    def compile(self) -> int:
-        """Compiles; returns the bytes that a run of the program needs."""
-        started = time.perf_counter()
-        lowered = jax.jit(self._meta_update).lower(self.meta_params, self.opt_state, self.agents, self.key)
-        self.compiled = lowered.compile()
-        self.compile_seconds = time.perf_counter() - started
-        used = self.compiled.memory_analysis()
-        return used.temp_size_in_bytes + used.argument_size_in_bytes + used.output_size_in_bytes
-
     def advance(self) -> None:
-        """One meta-update, done when this returns."""
-        if self.compiled is None:
-            self.compile()
+        """One meta-update, done when this returns; the first compiles."""
         self.key, key = jax.random.split(self.key)
-        done = self.compiled(self.meta_params, self.opt_state, self.agents, key)
+        done = self.meta_update(self.meta_params, self.opt_state, self.agents, key)
         self.meta_params, self.opt_state, self.agents = jax.block_until_ready(done)

@@ -1,4 +1,7 @@
-"""The original, made ready to be timed: its functions compiled whole, as its `eval` notebook does."""
+"""The original, made ready to be timed: its functions compiled whole, as its notebooks do.
+
+A function for each task takes the work and returns a callable that does the task once, and is done when it returns.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,8 @@ import jax.numpy as jnp
 from disco_rl import types
 
 from reference.original import curves
+from reference.original.meta_update import Notebook
 from reference.original.trees import nested
-
-
-class Ready:
-    """Work that can be done again and again; it is done when `run` returns."""
-
-    pids: tuple[int, ...] = ()
-
-    def __init__(self, run: Callable[[], object]):
-        """Takes the work."""
-        self.run = run
-
-    def close(self) -> None:
-        """There is nothing to put away."""
 
 
 def _params(work: Any) -> Any:
@@ -36,65 +27,42 @@ def _batch(arrays: dict[str, Any]) -> types.ActorRollout:
     return types.ActorRollout(**fields, agent_outs={"logits": x["logits"]}, states={})
 
 
-class Learner:
-    """A learner that takes a step whenever it is asked to, always on the same batch, which lies ready."""
+def learner_step(work: Any) -> Callable[[], object]:
+    """A step of the learner, always on the same batch, which lies ready."""
+    loop, key = curves.Loop(work.setting), jax.random.PRNGKey(work.seed)
+    world, fresh = loop.start(key)
+    params = _params(work)
+    state = fresh.replace(params=params, meta_state={**fresh.meta_state, "target_params": params})
+    weights = jax.tree.map(jnp.asarray, curves.meta_params(work.setting))
+    inputs = (_batch(work.rollout), state, world.actor_state, weights)
+    batch, state, actor_state, weights = jax.block_until_ready(inputs)
 
-    def __init__(self, work: Any):
-        """Starts from the given parameters."""
-        loop = curves.Loop(work.setting)
-        key = jax.random.PRNGKey(work.seed)
-        self.world, fresh = loop.start(key)
-        params = _params(work)
-        self.state = fresh.replace(params=params, meta_state={**fresh.meta_state, "target_params": params})
-        weights = jax.tree.map(jnp.asarray, curves.meta_params(work.setting))
-        given = (_batch(work.rollout), self.state, self.world.actor_state, weights)
-        self.batch, _, self.actor_state, self.weights = jax.block_until_ready(given)
-        self.key, self.learn = key, loop.learn
+    def step() -> None:
+        nonlocal state
+        state = jax.block_until_ready(loop.learn(key, batch, state, actor_state, weights, False))[0]
 
-    def step(self) -> None:
-        """Learns."""
-        found = self.learn(self.key, self.batch, self.state, self.actor_state, self.weights, False)
-        self.state = jax.block_until_ready(found)[0]
+    return step
 
 
-class Actor:
-    """Environments in which a policy acts for a rollout whenever it is asked to."""
+def actor_unroll(work: Any) -> Callable[[], object]:
+    """A rollout of the actor."""
+    loop, key = curves.Loop(work.setting), jax.random.PRNGKey(work.seed)
+    params = _params(work)
+    world, _ = loop.start(key)
 
-    def __init__(self, work: Any):
-        """Starts the environments."""
-        loop, self.key = curves.Loop(work.setting), jax.random.PRNGKey(work.seed)
-        self.world, _ = loop.start(self.key)
-        self.params, self.act = _params(work), loop.act
+    def unroll() -> None:
+        nonlocal world
+        world, _ = jax.block_until_ready(loop.act(params, world, key))
 
-    def unroll(self) -> None:
-        """Acts."""
-        self.world, _ = jax.block_until_ready(self.act(self.params, self.world, self.key))
+    return unroll
 
 
-class Original:
-    """DeepMind's code."""
+def catch_run(work: Any) -> Callable[[], object]:
+    """A step of a whole run."""
+    run = curves.train(work.setting)
+    return lambda: next(run)
 
-    tasks = ("learner_step", "actor_unroll", "meta_update", "catch_run")
 
-    def __init__(self, threads: int):
-        """The compiler uses the processors that the process may run on; there is nothing to set."""
-
-    def job(self, task: str, work: Any) -> Ready:
-        """A task made ready."""
-        made: Ready = getattr(self, f"_{task}")(work)
-        return made
-
-    def _learner_step(self, work: Any) -> Ready:
-        return Ready(Learner(work).step)
-
-    def _actor_unroll(self, work: Any) -> Ready:
-        return Ready(Actor(work).unroll)
-
-    def _catch_run(self, work: Any) -> Ready:
-        run = curves.train(work.setting)
-        return Ready(lambda: next(run))
-
-    def _meta_update(self, work: Any) -> Ready:
-        from reference.original.meta_update import Notebook
-
-        return Ready(Notebook().advance)
+def meta_update(work: Any) -> Callable[[], object]:
+    """A meta-update at the notebook's size."""
+    return Notebook().advance

@@ -1,6 +1,6 @@
 """Runs `python -m reports.audit`."""
 
-from reports.audit.command import main
+if __name__ == "__main__":  # each process that it starts imports this module again, and needs nothing of it
+    from reports.audit.command import main
 
-if __name__ == "__main__":
     raise SystemExit(main())

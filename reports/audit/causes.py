@@ -1,23 +1,24 @@
-"""Causes of differences between a port and the original, each a fragment of the port's source.
+"""What is known about a port: its distribution, what it leaves out, and causes of differences from the original.
 
-A cause also names what the original does in that place. It is a hypothesis until tested: `audit` checks a copy of the
-package in which all causes but one are corrected. A difference is attributed to a cause if it appears in that copy, and
-not in a copy with all causes corrected.
+It is data, `reports/audit/NAME.toml`, and imports nothing of the port. A cause is a fragment of the port's source, and
+a hypothesis until tested: the audit checks a copy of the package in which all causes but one are corrected. A
+difference is attributed to a cause if it appears in that copy, and not in a copy with all causes corrected.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-Kind = Literal["value", "vjp"]
-Reach = Literal["training", "trainer", "rarely", "gradients", "direct", "float64"]
+from parity.layers import REGISTRY
 
-REACHES: dict[str, str] = {
+HERE = Path(__file__).resolve().parent
+REACHES = {
     "training": "changes training with the package's own trainer, or with another loop around its rule",
     "trainer": "changes training with the package's own trainer",
     "rarely": "changes training in special situations only",
@@ -40,18 +41,16 @@ class Shown:
         imports: what the code takes from the port.
         code: sets `got`, from tensors `x[name]`, and `c[name]` for the cotangents of a gradient.
         note: what there is to know about that.
-        what: what is compared, in words, where the names above do not say it.
     """
 
     source: str
     case: str
     output: str
-    kind: Kind
+    kind: Literal["value", "vjp"]
     dtype: str
     imports: str
     code: str
     note: str = ""
-    what: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class Cause:
     says: str
     right: str
     means: str
-    reach: Reach = "training"
+    reach: str = "training"
     cites: str = ""
     shown: Shown | None = None
 
@@ -92,10 +91,71 @@ class Cause:
     def citation(self, package: Path) -> tuple[str, str]:
         """`file:line` and that line."""
         text = (package / self.module).read_text()
-        found = re.search(self.cites or self.edits[0][0], text)
-        assert found is not None, f"{self.name} is not in {package}"
-        number = text.count("\n", 0, found.start()) + 1
+        match = re.search(self.cites or self.edits[0][0], text)
+        assert match is not None, f"{self.name} is not in {package}"
+        number = text.count("\n", 0, match.start()) + 1
         return f"{package.name}/{self.module}:{number}", text.splitlines()[number - 1].strip()
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port to audit; all but the name is empty for one of which nothing is known.
+
+    Attributes:
+        name: of its adapter: a known one, or `package.module:attribute`.
+        distribution: what pip calls it.
+        install: the command that installs it.
+        about: whose it is.
+        probes: module of comparisons outside the registry.
+        outside: what is not judged.
+        conventions: what differs and is no mistake.
+        how: how the adapter calls the package.
+        reasons: reason -> layers that are not provided because of it.
+        no_reason: for the others.
+        causes: of its differences.
+    """
+
+    name: str
+    distribution: str = ""
+    install: str = ""
+    about: str = ""
+    probes: str = ""
+    outside: str = ""
+    conventions: str = ""
+    how: str = ""
+    reasons: Mapping[str, list[str]] = field(default_factory=dict)
+    no_reason: str = "the adapter does not have it"
+    causes: tuple[Cause, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Its name for readers."""
+        return self.distribution or self.name
+
+    def reason_by_layer(self) -> dict[str, str]:
+        """Why a layer may be missing."""
+        known = {layer: reason for reason, layers in self.reasons.items() for layer in layers}
+        return {layer: known.get(layer, self.no_reason) for layer in REGISTRY}
+
+
+def load_port(name: str, folder: Path = HERE) -> Port:
+    """What is known about a port."""
+    path = folder / f"{name}.toml"
+    if not path.is_file():
+        return Port(name)
+    fields = tomllib.loads(path.read_text(encoding="utf-8"))
+    preludes = fields.pop("preludes", {})
+    causes = tuple(_cause(entry, preludes) for entry in fields.pop("cause"))
+    return Port(name, causes=causes, **fields)
+
+
+def _cause(entry: Mapping[str, Any], preludes: Mapping[str, str]) -> Cause:
+    fields = {**entry, "edits": tuple((old, new) for old, new in entry["edits"])}
+    if "shown" in entry:
+        shown = dict(entry["shown"])
+        prelude = preludes[shown.pop("prelude")] if "prelude" in shown else ""
+        fields["shown"] = Shown(**{**shown, "code": prelude + shown["code"]})
+    return Cause(**fields)
 
 
 def corrected_copy(package: Path, causes: Iterable[Cause], folder: Path) -> Path:

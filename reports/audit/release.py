@@ -7,14 +7,12 @@ import csv
 import hashlib
 import importlib.metadata
 import importlib.util
-import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,13 +23,15 @@ from parity.compare import Row
 from parity.errors import CannotRun
 from parity.goldens.store import Store
 from parity.layers import REGISTRY
+from parity.mutants.diagnosis import Diagnosis
 from parity.sketch import SKETCH_ABOVE
-from reports.audit.bench import ORDER, Key, different_rows, is_missing, key, row_from_dict, telling
-from reports.audit.causes import Cause, corrected_copy
+from reports.audit.bench import Judgement, different_rows, is_missing, judge_cases, judge_everything, key
+from reports.audit.causes import Cause, Port, corrected_copy
+from reports.processes import OwnProcess
 
-ROOT = Path(__file__).resolve().parents[2]
-DISTRIBUTIONS = {"disco_torch": "disco-torch"}
-LIFE = ("agent/learner_steps", "from_the_start")
+ORDER = {("value", "float64"): 0, ("vjp", "float64"): 1, ("value", "float32"): 2, ("vjp", "float32"): 3}
+LEARNER_STEPS = ("agent/learner_steps", "from_the_start")  # 20 of them, with Disco103
+CURRENT = "current"  # the version of what has none
 INSTALL = (
     "for v in 0.1.0 0.2.0 0.4.0; do pip install --no-deps --target DIR/$v disco-torch==$v; done, "
     "then --versions 0.1.0,0.2.0,0.4.0 --from DIR"
@@ -48,10 +48,10 @@ class Finding:
         cause: what it is.
         place: `file:line`.
         line: that line.
-        rows: layer -> its telling comparison in a copy where only this cause is left.
-        life: of the same copy, the parameters furthest off after 20 learner steps with Disco103; None if they are
-            equal, or were not compared.
-        diagnosis: the mistake of the catalogue that explains that copy; None where none was looked for.
+        rows: layer -> its largest difference in a copy where only this cause is left.
+        after_steps: of the same copy, the parameters furthest off after 20 learner steps with Disco103; None if they
+            are equal, or were not compared.
+        diagnosis: the mutant of the catalogue that explains that copy; None where none was looked for.
         repro: the file that shows it, empty if there is none.
         printed: what the file prints.
     """
@@ -60,15 +60,10 @@ class Finding:
     place: str
     line: str
     rows: dict[str, Row]
-    life: Row | None = None
-    diagnosis: dict[str, Any] | None = None
+    after_steps: Row | None = None
+    diagnosis: Diagnosis | None = None
     repro: str = ""
     printed: str = ""
-
-    @property
-    def catalogue(self) -> str:
-        """The catalogue's names for it, or an empty string."""
-        return " and ".join(mistake["name"] for mistake in (self.diagnosis or {}).get("mistakes", []))
 
     def as_json(self) -> dict[str, Any]:
         """The finding for machines."""
@@ -77,8 +72,8 @@ class Finding:
             **{name: getattr(self.cause, name) for name in named},
             "place": self.place,
             "layers": {layer: row.as_json() for layer, row in self.rows.items()},
-            "after_20_learner_steps": self.life.as_json() if self.life else None,
-            "diagnosis": self.diagnosis,
+            "after_20_learner_steps": self.after_steps.as_json() if self.after_steps else None,
+            "diagnosis": self.diagnosis and self.diagnosis.as_json(),
             "repro": self.repro,
             "printed": self.printed,
         }
@@ -89,28 +84,30 @@ class Release:
     """What came out for one release.
 
     Attributes:
-        version: its version.
-        description: with the version of what it ran on.
-        changed: files that are not as they were released.
-        provided: layers of the registry that it has.
-        not_provided: those that it has not.
-        rows: every comparison.
+        title: the port's name and the release.
+        version: the release alone.
+        judgement: what its process found.
         findings: causes of what differs, each confirmed by a corrected copy.
         left_over: comparisons that still differ when all known causes are corrected.
-        skipped: cases that could not run, and why.
-        without_gradients: layers of which only values are judged.
+        changed: files that are not as they were released.
     """
 
+    title: str
     version: str
-    description: str
-    provided: list[str]
-    not_provided: list[str]
-    rows: list[Row]
-    findings: list[Finding]
-    left_over: list[Row]
-    skipped: dict[str, str]
-    without_gradients: list[str]
-    changed: list[str] = field(default_factory=list)
+    judgement: Judgement
+    findings: Sequence[Finding] = ()
+    left_over: Sequence[Row] = ()
+    changed: Sequence[str] = ()
+
+    @property
+    def rows(self) -> list[Row]:
+        """Every comparison."""
+        return self.judgement.outcome.rows
+
+    @property
+    def provided(self) -> list[str]:
+        """Layers of the registry that it has."""
+        return self.judgement.provided
 
     def different(self, layer: str) -> list[Row]:
         """Comparisons of a layer that differ; an output that is not given is none."""
@@ -118,30 +115,27 @@ class Release:
 
     def different_layers(self) -> list[str]:
         """Layers that differ, in data-flow order; then comparisons outside the registry."""
-        names = dict.fromkeys(row.layer for row in different_rows(self.rows))
-        return [n for n in REGISTRY if n in names] + [n for n in names if n not in REGISTRY]
-
-    def beside(self) -> list[str]:
-        """Comparisons outside the registry."""
-        return list(dict.fromkeys(row.layer for row in self.rows if row.layer not in REGISTRY))
+        return in_order(row.layer for row in different_rows(self.rows))
 
     def missing_outputs(self) -> dict[str, list[str]]:
         """Layer -> outputs that are not given, by layers that are."""
-        found: dict[str, dict[str, None]] = {}
+        missing: dict[str, dict[str, None]] = {}
         for row in self.rows:
             if is_missing(row):
-                found.setdefault(row.layer, {})[row.output] = None
-        return {layer: list(names) for layer, names in found.items()}
+                missing.setdefault(row.layer, {})[row.output] = None
+        return {layer: list(names) for layer, names in missing.items()}
 
-    def worst(self, layer: str, kind: str, dtype: str) -> Row | None:
-        """The largest error of a sort, relative to scale (where there is one); None if nothing of it was compared."""
-        mine = [r for r in self.rows if (r.layer, r.kind, r.dtype) == (layer, kind, dtype) and not is_missing(r)]
+    def worst(self, layer: str) -> Row | None:
+        """The largest error of the values in float64, relative to scale where there is one; None if there are none."""
+        plain = (layer, "value", "float64")
+        mine = [row for row in self.rows if (row.layer, row.kind, row.dtype) == plain and not is_missing(row)]
         return max(mine, key=lambda r: (r.scale > 0.0, r.max_rel), default=None)
 
-    def telling(self, layer: str) -> Row:
-        """The difference of a layer to show."""
+    def example(self, layer: str) -> Row:
+        """The difference of a layer to show: a value in float64 if there is one, of a plain case."""
         rows = self.different(layer)
-        return telling([row for row in rows if not is_folded(row)] or rows)
+        whole = [row for row in rows if not is_folded(row)] or rows
+        return min(whole, key=lambda r: (ORDER[r.kind, r.dtype], bool(r.problem), r.case != "plain", -r.max_rel))
 
     def causes_of(self, layer: str) -> list[Finding]:
         """The findings that act on a layer."""
@@ -169,6 +163,12 @@ class Release:
         return [row for row in self.left_over if row.dtype == "float64"]
 
 
+def in_order(names: Iterable[str]) -> list[str]:
+    """Each name once: layers in data-flow order, then what is not in the registry."""
+    once = dict.fromkeys(names)
+    return [name for name in REGISTRY if name in once] + [name for name in once if name not in REGISTRY]
+
+
 @lru_cache(maxsize=1)
 def fixtures() -> Store:
     """The goldens, their manifest read once."""
@@ -185,23 +185,27 @@ def is_folded(row: Row) -> bool:
     return row.output in specs and int(np.prod(specs[row.output].shape(settings))) > SKETCH_ABOVE
 
 
-def find_packages(name: str, folder: Path | None, versions: Sequence[str]) -> dict[str, Path]:
+def find_packages(port: Port, folder: Path | None, versions: Sequence[str]) -> dict[str, Path]:
     """Version -> the folder to import it from."""
-    distribution = DISTRIBUTIONS[name]
+    if not port.distribution:
+        if folder or versions:
+            raise CannotRun(f"--from and --versions are for published packages; {port.name} is imported as it is.")
+        return {CURRENT: Path.cwd()}
     if folder is None and versions:
         raise CannotRun(f"--versions needs --from DIR, where each release lies in a folder of its own: {INSTALL}.")
     if folder is None:
-        spec = importlib.util.find_spec(name)
+        spec = importlib.util.find_spec(port.name)
         if spec is None or not spec.submodule_search_locations:
             raise CannotRun(
-                f"{distribution} is not installed here. Install it with pip install --no-deps disco-torch==0.4.0 (the "
-                f"extra `audit` of this project), or install several releases with: {INSTALL}."
+                f"{port.title} is not installed here. Install it with {port.install} (the extra `audit` of this "
+                f"project), or install several releases with: {INSTALL}."
             )
         package = Path(next(iter(spec.submodule_search_locations)))
-        return {importlib.metadata.version(distribution): package.parent}
-    wanted = versions or sorted(path.name for path in folder.glob("*") if (path / name).is_dir())
-    absent = [version for version in wanted if not (folder / version / name).is_dir()]
+        return {importlib.metadata.version(port.distribution): package.parent}
+    wanted = versions or sorted(path.name for path in folder.glob("*") if (path / port.name).is_dir())
+    absent = [version for version in wanted if not (folder / version / port.name).is_dir()]
     if absent or not wanted:
+        name = port.name
         which = f"no folder {folder / absent[0]} with {name} in it" if absent else f"no release of {name} in {folder}"
         raise CannotRun(f"There is {which}; make it with: {INSTALL}.")
     return {version: (folder / version).resolve() for version in wanted}
@@ -209,79 +213,56 @@ def find_packages(name: str, folder: Path | None, versions: Sequence[str]) -> di
 
 def changed_files(package: Path) -> list[str]:
     """Files that are not as the distribution's own record of digests has them; empty where there is no record."""
-    found = []
+    changed = []
     for record in sorted(package.parent.glob(f"{package.name}-*.dist-info/RECORD")):
         for name, digest, _ in csv.reader(record.read_text().splitlines()):
             if name.startswith(f"{package.name}/") and digest.startswith("sha256="):
                 path = package.parent / name
                 mine = hashlib.sha256(path.read_bytes()).digest() if path.is_file() else b""
                 if base64.urlsafe_b64encode(mine).rstrip(b"=").decode() != digest.removeprefix("sha256="):
-                    found.append(name)
-    return found
+                    changed.append(name)
+    return changed
 
 
-def bench(name: str, folder: Path, task: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Runs the bench on the package in a folder, in a fresh process."""
-    with tempfile.TemporaryDirectory() as scratch:
-        answer, asked = Path(scratch) / "answer.json", Path(scratch) / "task.json"
-        path = os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-        command = [sys.executable, "-m", "reports.audit.bench", str(answer), "--impl", name]
-        if task is not None:
-            asked.write_text(json.dumps(task))
-            command += ["--task", str(asked)]
-        environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        if not answer.is_file():
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise CannotRun(f"Judging {name} in {folder} ended with exit code {done.returncode}: {last}")
-        found = json.loads(answer.read_text())
-    if "error" in found:
-        raise CannotRun(found["error"])
-    return found
-
-
-def rerun(
-    name: str,
-    package: Path,
-    causes: Sequence[Cause],
-    cases: Sequence[tuple[str, str]],
-    ignored: Sequence[Key] | None = None,
-) -> dict[str, Any]:
-    """What comes out, on some cases, of a copy in which the given causes are corrected."""
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = corrected_copy(package, causes, Path(scratch))
-        return bench(name, folder, {"cases": cases, "ignored": ignored})
+def in_own_process(folder: Path, function: Callable[..., Any], name: str, *arguments: Any) -> Any:
+    """Calls a function of the bench on the port that lies in a folder."""
+    environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    with closing(OwnProcess(f"{name} in {folder}", environment, [str(folder)])) as process:
+        return process.call(function, name, *arguments)
 
 
 def cases_of(rows: Iterable[Row], is_small: bool) -> list[tuple[str, str]]:
     """The cases of some rows; if asked, of the full-size ones only the run with Disco103."""
     cases = dict.fromkeys((row.layer, row.case) for row in rows if row.layer in REGISTRY)
-    return [case for case in cases if not is_small or case == LIFE or fixtures().entry(*case)["stored"]]
+    return [case for case in cases if not is_small or case == LEARNER_STEPS or fixtures().entry(*case)["stored"]]
 
 
-def trace(
-    name: str, package: Path, causes: Sequence[Cause], wrong: list[Row], jobs: int
-) -> tuple[list[Finding], list[Row]]:
+def trace(port: Port, package: Path, wrong: list[Row], jobs: int) -> tuple[list[Finding], list[Row]]:
     """Finds the causes of differences by leaving each in place alone; and what no known cause explains."""
-    here = [cause for cause in causes if cause.is_in(package)]
+    here = [cause for cause in port.causes if cause.is_in(package)]
     if not wrong:
         return [], []
-    clean = rerun(name, package, here, cases_of(wrong, is_small=False))
-    left_over = different_rows(row_from_dict(row) for row in clean["rows"])
-    ignored, cases = [key(row) for row in left_over], cases_of(wrong, is_small=True)
+
+    def judged(corrected: Sequence[Cause], *task: Any) -> tuple[list[Row], Diagnosis | None]:
+        with tempfile.TemporaryDirectory() as scratch:
+            copy = corrected_copy(package, corrected, Path(scratch))
+            answer: tuple[list[Row], Diagnosis | None] = in_own_process(copy, judge_cases, port.name, *task)
+            return answer
+
+    clean, _ = judged(here, cases_of(wrong, is_small=False), None)
+    left_over = different_rows(clean)
+    ignored, cases = {key(row) for row in left_over}, cases_of(wrong, is_small=True)
 
     def alone(cause: Cause) -> Finding | None:
-        answer = rerun(name, package, [other for other in here if other is not cause], cases, ignored)
-        rows = different_rows((row_from_dict(row) for row in answer["rows"]), set(ignored))
+        every, diagnosis = judged([other for other in here if other is not cause], cases, ignored)
+        rows = different_rows(every, ignored)
         if not rows:
             return None
-        every = dict.fromkeys(row.layer for row in rows)
-        layers = [n for n in REGISTRY if n in every] + [n for n in every if n not in REGISTRY]
+        layers = in_order(row.layer for row in rows)
         by_layer = {layer: largest([row for row in rows if row.layer == layer]) for layer in layers}
-        is_life = [(row.layer, row.case) == LIFE and row.output.startswith("params/") for row in rows]
-        lives = [row for row, is_of_it in zip(rows, is_life, strict=True) if is_of_it and not is_folded(row)]
-        life = max(lives, key=lambda row: row.max_abs, default=None)
-        return Finding(cause, *cause.citation(package), by_layer, life, answer.get("diagnosis"))
+        learned = [row for row in rows if (row.layer, row.case) == LEARNER_STEPS and row.output.startswith("params/")]
+        after_steps = max((r for r in learned if not is_folded(r)), key=lambda row: row.max_abs, default=None)
+        return Finding(cause, *cause.citation(package), by_layer, after_steps, diagnosis)
 
     return [finding for finding in in_parallel(alone, here, jobs) if finding is not None], left_over
 
@@ -299,18 +280,13 @@ def largest(rows: list[Row]) -> Row:
     return max(same, key=lambda row: (not row.problem, not is_folded(row), row.scale > 0, row.max_rel))
 
 
-def examine(name: str, version: str, folder: Path, causes: Sequence[Cause], jobs: int = 2) -> Release:
-    """Judges a release and traces its differences."""
-    found = bench(name, folder)
-    package = Path(found["folder"])
-    rows = [row_from_dict(row) for row in found["rows"]]
-    findings, left_over = trace(name, package, causes, different_rows(rows), jobs)
-    fields = ("description", "provided", "not_provided", "skipped", "without_gradients")
-    return Release(
-        version=version,
-        rows=rows,
-        findings=findings,
-        left_over=left_over,
-        changed=changed_files(package),
-        **{name: found[name] for name in fields},
-    )
+def examine(port: Port, version: str, folder: Path, jobs: int = 2) -> Release:
+    """Judges a release; if it is a package with known causes of differences, traces its own to them."""
+    title = f"{port.title} {version}" if port.distribution else port.title
+    judgement: Judgement = in_own_process(folder, judge_everything, port.name)
+    wrong = different_rows(judgement.outcome.rows)
+    if not port.causes:
+        return Release(title, version, judgement, left_over=wrong)
+    package = folder / port.name
+    findings, left_over = trace(port, package, wrong, jobs)
+    return Release(title, version, judgement, findings, left_over, changed_files(package))

@@ -15,8 +15,9 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from parity.goldens.store import Store
 from parity.layers import REGISTRY
 from parity.mutants import Mutant, catalogue, chosen
 from parity.mutants.coverage import Entered, source_digest
-from parity.mutants.hunt import LIFETIME, NOT_RUN, TIERS, Kill, kill_by_name, prepare_layer
+from parity.mutants.hunt import LIFETIME, NOT_RUN, TIERS, Kill, PreparedLayer, kill_by_name, prepare_layer
 from parity.mutants.live_hunt import active_reference, kill_live
 from parity.runs.runner import Job, Runner, Workers
 from parity.tolerance import PRECISIONS
@@ -77,66 +78,52 @@ class Matrix:
         return f"{killed}, {named} ({named / count:.0%}) at the layer named, in {self.seconds:.0f} s."
 
 
-class Hunt:
-    """Runs the checks on mutants, in parallel processes."""
+def results(
+    running: Runner, title: str, function: Callable[..., Any], arguments: Mapping[str, tuple[Any, ...]]
+) -> dict[str, Any]:
+    """Results of jobs by name, run in parallel processes."""
+    jobs = [Job(name, function, own) for name, own in arguments.items()]
+    return {job.name: result for job, result in running.run(jobs, title)}
 
-    def __init__(self, bugs: Sequence[Mutant], running: Runner):
-        """Takes the mutants and the runner of jobs; nothing runs yet."""
-        self.bugs, self.running = bugs, running
-        self.kills: dict[str, Kill] = {}
 
-    def _all(self, title: str, function: Callable[..., Any], arguments: Mapping[str, tuple[Any, ...]]) -> Iterator[Any]:
-        """Results as they come, of jobs by name."""
-        jobs = [Job(name, function, own) for name, own in arguments.items()]
-        yield from (result for _, result in self.running.run(jobs, title))
+def prepared(
+    running: Runner, layers: Sequence[str], judge: Callable[..., PreparedLayer] = prepare_layer, *asked: str
+) -> dict[str, Entered]:
+    """What each layer enters; proves that without a mutant there is nothing to find."""
+    ready = results(running, "unchanged port", judge, {layer: (layer, *asked) for layer in layers})
+    for layer in layers:
+        for difference in ready[layer].differences:
+            raise CannotRun(f"The unchanged port differs from the original, so no mutant can be judged: {difference}")
+    return {layer: ready[layer].enters for layer in layers}
 
-    def prepare(self, layers: Sequence[str]) -> dict[str, Entered]:
-        """What each layer enters; proves that without a mistake there is nothing to find."""
-        ready = {
-            one.layer: one for one in self._all("unchanged port", prepare_layer, {name: (name,) for name in layers})
-        }
-        for layer in layers:
-            for difference in ready[layer].differences:
-                raise CannotRun(
-                    f"The unchanged port differs from the original, so no mutant can be judged: {difference}"
-                )
-        return {layer: ready[layer].enters for layer in layers}
 
-    def stored(self, reached: Mapping[str, Entered]) -> None:
-        """The tiers of stored cases."""
-        for kill in self._all("mutants", kill_by_name, {bug.name: (bug.name, reached) for bug in self.bugs}):
-            self.kills[kill.mutant] = kill
-
-    def reference(self) -> tuple[str, bool]:
-        """The live reference, or why there is none; and whether there is one."""
-        (answer,) = self._all("live reference", active_reference, {"live reference": ()})
-        return answer
-
-    def live(self) -> None:
-        """The live tier, at the layer where each mistake was found; the layers that compile longest come first."""
-        at: dict[str, dict[str, str]] = {}
-        for bug in self.bugs:
-            kill = self.kills[bug.name]
-            case = next((kill.cases[tier] for tier in kill.killed_by if kill.layers[tier] == kill.first), "")
-            at.setdefault(kill.first or bug.layer, {})[bug.name] = case
-        heaviest = sorted(at, key=list(REGISTRY).index, reverse=True)
-        for rows in self._all("live", kill_live, {layer: (layer, at[layer]) for layer in heaviest}):
-            for name, (row, seconds) in rows.items():
-                self.kills[name].note("live", row, seconds)
+def live(running: Runner, bugs: Sequence[Mutant], kills: Mapping[str, Kill]) -> None:
+    """The live tier, at the layer where each mutant was killed; the layers that compile longest come first."""
+    at: dict[str, dict[str, str]] = {}
+    for bug in bugs:
+        kill = kills[bug.name]
+        case = next((kill.cases[tier] for tier in kill.killed_by if kill.layers[tier] == kill.first), "")
+        at.setdefault(kill.first or bug.layer, {})[bug.name] = case
+    heaviest = sorted(at, key=list(REGISTRY).index, reverse=True)
+    for rows in results(running, "live", kill_live, {layer: (layer, at[layer]) for layer in heaviest}).values():
+        for name, (row, seconds) in rows.items():
+            kills[name].note("live", row, seconds)
 
 
 def run(bugs: Sequence[Mutant], is_live: bool, workers: Workers | None = None) -> Matrix:
     """Checks the mutants in all tiers, or in all but the live one."""
     start, before = time.perf_counter(), source_digest()
+    reference, is_there = LEFT_OUT, False
     with Runner(workers or Workers()) as running:
-        hunt = Hunt(bugs, running)
-        hunt.stored(hunt.prepare(Store().layers()))
-        reference, is_there = hunt.reference() if is_live else (LEFT_OUT, False)
+        reached = prepared(running, Store().layers())
+        kills = results(running, "mutants", kill_by_name, {bug.name: (bug.name, reached) for bug in bugs})
+        if is_live:
+            reference, is_there = results(running, "live reference", active_reference, {"live": ()})["live"]
         if is_there:
-            hunt.live()
+            live(running, bugs, kills)
     if source_digest() != before:
         raise CannotRun("The port's source changed during the run; run again.")
-    return Matrix([hunt.kills[bug.name] for bug in bugs], time.perf_counter() - start, reference)
+    return Matrix([kills[bug.name] for bug in bugs], time.perf_counter() - start, reference)
 
 
 def _cell(kill: Kill, tier: str) -> float:
@@ -229,15 +216,25 @@ def section(implementation_name: str, out: Path) -> page.Section:
     return section_of(run(chosen(()), is_live=False), out)
 
 
+def killed_in(name: str, bugs: Sequence[Mutant], workers: Workers) -> precision.Killed:
+    """Counts the mutants that values in one precision kill."""
+    with Runner(workers) as running:
+        reached = prepared(running, Store().layers(), precision.prepare_values, name)
+        asked = {bug.name: (bug.name, name, reached) for bug in bugs}
+        killed = results(running, f"mutants in {name}", precision.is_killed, asked)
+    made = f"{page.project_in_words()}, {datetime.now(UTC):%Y-%m-%d}"
+    return precision.Killed(sum(killed.values()), len(bugs), [b.name for b in bugs if not killed[b.name]], made)
+
+
 def count_in(precisions: Sequence[str], only: Sequence[str], workers: Workers) -> int:
     """Prints how many mutants values in each precision kill; keeps the counts of the whole catalogue for the page."""
-    found = {name: precision.killed_in(name, chosen(only), workers) for name in precisions}
-    for name, one in found.items():
+    counts = {name: killed_in(name, chosen(only), workers) for name in precisions}
+    for name, one in counts.items():
         print(
             f"Values in {name} kill {one.killed} of {one.of} mutants. Survivors: {', '.join(one.survivors) or 'none'}."
         )
     if not only:
-        precision.keep(found)
+        precision.keep(counts)
     return 0
 
 

@@ -6,21 +6,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-from parity.errors import CannotRun
 from parity.files import canonical, write_atomically
 from parity.goldens.check import Judge
 from parity.goldens.check import load as load_case
-from parity.goldens.store import Store
-from parity.mutants import PORT, Mutant, catalogue
+from parity.mutants import PORT, catalogue
 from parity.mutants.coverage import Entered, is_reached, stored_cases
-from parity.mutants.hunt import first_difference, opened_store, reached_by, unchanged
+from parity.mutants.hunt import PreparedLayer, first_difference, opened_store, reached_by, unchanged
 from parity.mutants.mutate import load_edited
-from parity.runs.runner import Job, Runner, Workers
 from reports import page
 
 EVIDENCE = page.HERE.parent / "evidence" / "precision.json"
@@ -43,12 +39,13 @@ class Killed:
     made: str
 
 
-def whole_layer(layer: str, precision: str) -> tuple[str, Entered, str]:
-    """A layer of the unchanged port: functions entered, and the first value that differs in a precision, in words."""
+def prepare_values(layer: str, precision: str) -> PreparedLayer:
+    """Judges the values of a layer of the unchanged port in a precision."""
     store, judge = opened_store(), Judge(unchanged(), (precision,))
     goldens = (load_case(store, layer, case) for case in stored_cases(store, layer))
-    wrong = (row for golden in goldens for row in judge.rows(golden) if row.kind == "value" and not row.equal)
-    return layer, reached_by(layer), next((row.sentence() for row in wrong), "")
+    rows = (row for golden in goldens for row in judge.rows(golden))
+    wrong = [row.sentence() for row in rows if row.kind == "value" and not row.equal]
+    return PreparedLayer(layer, reached_by(layer), wrong)
 
 
 def is_killed(name: str, precision: str, reached: Mapping[str, Entered]) -> bool:
@@ -57,21 +54,6 @@ def is_killed(name: str, precision: str, reached: Mapping[str, Entered]) -> bool
     layers = [layer for layer, functions in reached.items() if is_reached(bug.edits, functions)]
     layers.sort(key=lambda layer: layer != bug.layer)
     return first_difference(load_edited(PORT, bug.edits), layers, "goldens", (precision,)) is not None
-
-
-def killed_in(precision: str, bugs: Sequence[Mutant], workers: Workers) -> Killed:
-    """Counts the mutants that values in one precision kill."""
-    with Runner(workers) as running:
-        layers = [Job(name, whole_layer, (name, precision)) for name in Store().layers()]
-        whole = {layer: (enters, words) for _, (layer, enters, words) in running.run(layers, "layers")}
-        for difference in (words for _, words in whole.values() if words):
-            raise CannotRun(f"The unchanged port differs in {precision}, so no mutant can be judged: {difference}")
-        reached = {job.name: whole[job.name][0] for job in layers}
-        mutants = [Job(bug.name, is_killed, (bug.name, precision, reached)) for bug in bugs]
-        killed = {job.name: result for job, result in running.run(mutants, f"mutants in {precision}")}
-    survivors = [bug.name for bug in bugs if not killed[bug.name]]
-    made = f"{page.project_in_words()}, {datetime.now(UTC):%Y-%m-%d}"
-    return Killed(sum(killed.values()), len(bugs), survivors, made)
 
 
 def keep(found: Mapping[str, Killed], path: Path = EVIDENCE) -> None:

@@ -1,6 +1,6 @@
 """Runs `python -m reports.speed`."""
 
-from reports.speed.command import main
+if __name__ == "__main__":  # each process that it starts imports this module again, and must not load torch by it
+    from reports.speed.command import main
 
-if __name__ == "__main__":
     raise SystemExit(main())

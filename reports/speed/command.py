@@ -1,9 +1,9 @@
 """`python -m reports.speed`: times the port, and the original and disco-torch where they are installed.
 
 Learner step, actor and a whole Catch run use the setting of the original's `eval` notebook (B = 64, T = 28,
-2 environments) and the size of Disco103. The meta-update has the size of the `meta_train` notebook. Each implementation
-runs in its own process, with the same number of threads, batch and weights. They alternate, round by round. Times are
-wall-clock times; processor time is listed as well.
+2 environments) and the size of Disco103. The meta-update has the size of the `meta_train` notebook; the port uses a
+process for each thread. Each implementation runs in its own process, with the same number of threads, batch and
+weights. They alternate, round by round. Times are wall-clock times; processor time is listed as well.
 
 Catch batches contain many duplicate observations, which the port evaluates once. The learner step is therefore also
 timed on a batch without duplicates.
@@ -11,6 +11,7 @@ timed on a batch without duplicates.
 Example:
     python -m reports.speed --json speed.json
     python -m reports.speed --only learner_step --repeats 21 --json -
+    python -m reports.speed --only meta_update --impl original
     python -m reports.speed --quick
 """
 
@@ -23,11 +24,12 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from rich.console import Console
 
@@ -40,9 +42,10 @@ from reports.speed import workload
 from reports.speed.section import TITLE as TITLE
 from reports.speed.section import section_of, terminal_table
 from reports.speed.summary import ORIGINAL, PORT, RUN_STEPS, TITLES, Found, Growth, Timing, in_words
-from reports.speed.worker import Worker
+from reports.speed.worker import Bench, Worker
 from reports.speed.workload import Sample, Work
 
+K = TypeVar("K")
 TASKS = ("learner_step", "actor_unroll", "meta_update", "catch_run")
 MANY_ENVS = 4096
 ENDLESS = 10**9
@@ -74,11 +77,6 @@ class Plan:
         """Implementations of a task; the original's meta-update compiles for minutes, its others for seconds."""
         alone = self.is_quick and task in ("meta_update", "catch_run", "actor_unroll_4096")
         return [name for name in self.names if name != ORIGINAL or not alone]
-
-
-def say(words: str) -> None:
-    """Prints a progress line."""
-    print(words, file=sys.stderr, flush=True)
 
 
 def installed() -> tuple[list[str], dict[str, str]]:
@@ -128,84 +126,76 @@ def grown(file: Path, axis: str, value: int) -> Work:
     return make_work(file, **changes, **({"columns": value} if axis == "board" else {}))
 
 
-@contextmanager
-def started(names: Sequence[str], threads: int, not_run: dict[str, str]) -> Iterator[dict[str, Worker]]:
-    """A worker for each implementation; `not_run` gets the reason where one does not start, but for the port."""
-    workers: dict[str, Worker] = {}
-    try:
-        for name in names:
-            with told(name, not_run):
-                workers[name] = Worker(name, threads)
-        yield workers
-    finally:
-        for worker in workers.values():
-            worker.close()
+def prepared(workers: Mapping[str, Worker | Bench], task: str, work: Work, not_run: dict[str, str]) -> dict[str, float]:
+    """Makes everyone ready; seconds of the first calls. Whoever has no such task is left out.
 
-
-@contextmanager
-def told(name: str, not_run: dict[str, str]) -> Iterator[None]:
-    """Notes why an implementation cannot run; without the port the command fails."""
-    try:
-        yield
-    except CannotRun as error:
-        if name == PORT:
-            raise
-        not_run[name] = str(error)
-
-
-def prepared(workers: dict[str, Any], task: str, work: Work, not_run: dict[str, str]) -> dict[str, float]:
-    """Makes everyone ready; seconds of the first calls. Whoever has no such task leaves."""
+    `not_run` gets the reason where an implementation cannot run; without the port the command fails.
+    """
     first = {}
-    for name in list(workers):
-        with told(name, not_run):
-            seconds = workers[name].ask("prepare", "task", task, work)
-            if seconds is not None:
-                first[name] = seconds
+    for name, worker in workers.items():
+        try:
+            seconds = worker.ask("prepare", "task", task, work)
+        except CannotRun as error:
+            if name == PORT:
+                raise
+            not_run[name] = str(error)
+            continue
+        if seconds is not None:
+            first[name] = seconds
     return first
 
 
-def in_turns(workers: Mapping[str, Any], keys: Sequence[tuple[str, str]], rounds: int) -> dict[Any, list[Sample]]:
-    """Samples by (implementation, key): in each round everyone once, each round begun by another."""
-    found: dict[Any, list[Sample]] = {key: [] for key in keys}
+def jobs_of(workers: Mapping[str, Worker | Bench], names: Iterable[str]) -> dict[str, Callable[[], Sample]]:
+    """For each implementation, what does its task once."""
+    return {name: partial(workers[name].ask, "measure", "task") for name in names}
+
+
+def in_turns(jobs: Mapping[K, Callable[[], Sample]], rounds: int) -> dict[K, list[Sample]]:
+    """Samples of each job: in each round everyone once, each round begun by another."""
+    samples: dict[K, list[Sample]] = {key: [] for key in jobs}
+    order = list(jobs)
     for i in range(rounds):
-        shift = i % len(keys)
-        for name, key in [*keys[shift:], *keys[:shift]]:
-            found[name, key].append(workers[name].ask("measure", key))
-    return found
+        shift = i % len(order)
+        for key in [*order[shift:], *order[:shift]]:
+            samples[key].append(jobs[key]())
+    return samples
 
 
-def of_task(found: Mapping[Any, list[Sample]]) -> dict[str, list[Sample]]:
-    """Samples of the task itself, by implementation."""
-    return {name: samples for (name, key), samples in found.items() if key == "task"}
+@contextmanager
+def ready(plan: Plan, task: str, label: str, work: Work) -> Iterator[tuple[dict[str, Worker], Timing]]:
+    """Workers that have done the task once, and the timing so far: the first calls, and who does not run."""
+    not_run: dict[str, str] = {}
+    with ExitStack() as stack:
+        names = plan.names_for(label)
+        workers = {name: stack.enter_context(closing(Worker(name, plan.threads))) for name in names}
+        first = prepared(workers, task, work, not_run)
+        yield workers, Timing(label, {}, first, not_run)
 
 
 def time_task(plan: Plan, task: str, label: str, work: Work) -> Timing:
     """A task, in alternating rounds."""
-    not_run: dict[str, str] = {}
-    with started(plan.names_for(label), plan.threads, not_run) as workers:
-        first = prepared(workers, task, work, not_run)
-        keys = [(name, "task") for name in first]
-        in_turns(workers, keys, 1)  # a first round that does not count
-        samples = of_task(in_turns(workers, keys, plan.repeats))
-        is_actor = task == "actor_unroll"
-        frames = work.setting.loop.rollout_length * work.num_envs if is_actor else 0
-        counted = {"actor_unroll": "policy_flops", "learner_step": "flops"}.get(task)
-        flops = workers[PORT].ask("tell", counted, work) if counted else 0
-    return Timing(label, samples, first, not_run, frames, flops)
+    with ready(plan, task, label, work) as (workers, timing):
+        jobs = jobs_of(workers, timing.first_seconds)
+        in_turns(jobs, 1)  # a first round that does not count
+        timing = replace(timing, samples=in_turns(jobs, plan.repeats))
+        if task == "meta_update":
+            return replace(timing, megabytes=memory(workers, timing))
+        frames = work.setting.loop.rollout_length * work.num_envs if task == "actor_unroll" else 0
+        return replace(timing, frames=frames, flops=workers[PORT].ask("side_function", "flops", task, work))
 
 
 def time_learner(plan: Plan, work: Work) -> tuple[Timing, list[Sample], list[dict[str, float]]]:
     """The learner step, in alternation with a large matrix product; and the port's by stage."""
-    not_run: dict[str, str] = {}
-    with started(plan.names_for("learner_step"), plan.threads, not_run) as workers:
-        first = prepared(workers, "learner_step", work, not_run)
-        workers[PORT].ask("prepare", "matmul", "matmul", work)
-        keys = [*((name, "task") for name in first), (PORT, "matmul")]
-        in_turns(workers, keys, 1)
-        found = in_turns(workers, keys, plan.repeats)
-        flops = workers[PORT].ask("tell", "flops", work)
-        stages = workers[PORT].ask("tell", "stages", work, plan.repeats)
-    return Timing("learner_step", of_task(found), first, not_run, flops=flops), found[PORT, "matmul"], stages
+    with ready(plan, "learner_step", "learner_step", work) as (workers, timing):
+        port = workers[PORT]
+        port.ask("prepare", "matmul", "matmul", work)
+        jobs = jobs_of(workers, timing.first_seconds) | {"matmul": partial(port.ask, "measure", "matmul")}
+        in_turns(jobs, 1)
+        samples = in_turns(jobs, plan.repeats)
+        flops = port.ask("side_function", "flops", "learner_step", work)
+        stages = port.ask("side_function", "stages", work, plan.repeats)
+    matmul = samples.pop("matmul")
+    return replace(timing, samples=samples, flops=flops), matmul, stages
 
 
 def time_run(plan: Plan, work: Work) -> Timing:
@@ -214,17 +204,19 @@ def time_run(plan: Plan, work: Work) -> Timing:
     endless = replace(
         work, setting=replace(work.setting, loop=replace(work.setting.loop, num_steps=ENDLESS)), rollout={}
     )
-    not_run: dict[str, str] = {}
-    with started(plan.names_for("catch_run"), plan.threads, not_run) as workers:
-        first = prepared(workers, "catch_run", endless, not_run)
-        keys = [(name, "task") for name in first]
-        filling = of_task(in_turns(workers, keys, fills - 1))  # making ready took the first of them
-        compiling = of_task(in_turns(workers, keys, 1))
-        first = {name: seconds + compiling[name][0].wall for name, seconds in first.items()}
-        samples = of_task(in_turns(workers, keys, plan.repeats))
-        megabytes = {name: workers[name].ask("memory") for name in first}
-    run = Timing("catch_run", samples, first, not_run, megabytes=megabytes)
-    return replace(run, filling=filling, steps_filling=fills, steps=RUN_STEPS)
+    with ready(plan, "catch_run", "catch_run", endless) as (workers, timing):
+        jobs = jobs_of(workers, timing.first_seconds)
+        filling = in_turns(jobs, fills - 1)  # making ready took the first of them
+        compiling = in_turns(jobs, 1)
+        first = {name: seconds + compiling[name][0].wall for name, seconds in timing.first_seconds.items()}
+        timing = replace(timing, samples=in_turns(jobs, plan.repeats), first_seconds=first)
+        timing = replace(timing, megabytes=memory(workers, timing))
+    return replace(timing, filling=filling, steps_filling=fills, steps=RUN_STEPS)
+
+
+def memory(workers: Mapping[str, Worker], timing: Timing) -> dict[str, float]:
+    """The most that a process of each implementation had so far, in megabytes."""
+    return {name: workers[name].ask("memory") for name in timing.names}
 
 
 def time_growth(plan: Plan, file: Path) -> list[Growth]:
@@ -232,29 +224,31 @@ def time_growth(plan: Plan, file: Path) -> list[Growth]:
     places = [(axis, value) for axis, values in (plan.growth or {}).items() for value in values]
     if not places:
         return []
-    with started([PORT], plan.threads, {}) as workers:
-        port, flops = workers[PORT], {}
+    flops = {}
+    with closing(Worker(PORT, plan.threads)) as port:
         for axis, value in places:
             work = grown(file, axis, value)
             port.ask("prepare", f"{axis} {value}", "learner_step", work)
-            flops[axis, value] = port.ask("tell", "flops", work)
-        found = in_turns(workers, [(PORT, f"{axis} {value}") for axis, value in places], max(2, plan.repeats // 2))
-    return [Growth(axis, v, PORT, found[PORT, f"{axis} {v}"], flops[axis, v]) for axis, v in places]
+            flops[axis, value] = port.ask("side_function", "flops", "learner_step", work)
+        jobs = {(axis, value): partial(port.ask, "measure", f"{axis} {value}") for axis, value in places}
+        samples = in_turns(jobs, max(2, plan.repeats // 2))
+    return [Growth(*place, samples[place], flops[place]) for place in places]
 
 
-def load() -> str:
+def load_average() -> str:
     """The machine's load over the last minute."""
     return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
 
 
 def run(plan: Plan, absent: Mapping[str, str]) -> Found:
     """Measures all of a plan."""
-    before, timings, matmul, stages = load(), dict[str, Timing](), list[Sample](), list[dict[str, float]]()
+    before, timings, matmul, stages = load_average(), dict[str, Timing](), list[Sample](), list[dict[str, float]]()
     with tempfile.TemporaryDirectory() as folder:
         file, words = weights_for(Path(folder))
         work = make_work(file)
         for task in plan.tasks:
-            say(f"{TITLES[task]}: {', '.join(plan.names_for(task))}; the first calls compile")
+            names = ", ".join(plan.names_for(task))
+            print(f"{TITLES[task]}: {names}; the first calls compile", file=sys.stderr, flush=True)
             if task == "learner_step":
                 timings[task], matmul, stages = time_learner(plan, work)
                 other = f"{task}_different"
@@ -272,7 +266,7 @@ def run(plan: Plan, absent: Mapping[str, str]) -> Found:
         "threads": plan.threads,
         "processors": os.cpu_count(),
         "load_before": before,
-        "load_after": load(),
+        "load_after": load_average(),
         "rounds": plan.repeats,
         "size": f"T = {loop.rollout_length - 1}, B = {loop.batch_size}, {work.num_envs} environments, 8x8 Catch",
     }

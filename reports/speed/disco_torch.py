@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,11 @@ import torch
 from reports.audit.disco_torch import curves
 from reports.audit.disco_torch.learning import batch, trainer
 from reports.speed.port import load_params, make_agent
-from reports.speed.workload import Job, Work
+from reports.speed.workload import Work
 
 
-def made_trainer(work: Work) -> Any:
-    """The package's trainer with the given parameters and weights."""
+def make_trainer(work: Work) -> Any:
+    """The package's trainer with the work's parameters and weights."""
     agent, setting = curves.ActingAgent(load_params(work, make_agent(work))), work.setting
     with contextlib.redirect_stdout(io.StringIO()):  # it prints that it has loaded the weights
         return trainer.DiscoTrainer(
@@ -29,43 +30,33 @@ def made_trainer(work: Work) -> Any:
         )
 
 
-class DiscoTorch:
-    """The package."""
+def learner_step(work: Work) -> Callable[[], object]:
+    """A gradient step of its trainer."""
+    learner = make_trainer(work)
+    arrays = {f"rollout/{name}": torch.from_numpy(x) for name, x in work.rollout.items()}
+    inputs = batch(arrays, {"torch_dtype": torch.float32})
+    inputs["actions"] = inputs["actions"].long()
+    return lambda: learner._gradient_step(inputs)
 
-    tasks = ("learner_step", "actor_unroll", "catch_run")
 
-    def __init__(self, threads: int):
-        """Takes that many threads."""
-        self.threads = threads
-        torch.set_num_threads(threads)
+def actor_unroll(work: Work) -> Callable[[], object]:
+    """A rollout."""
+    agent, loop, device = make_trainer(work).agent, work.setting.loop, torch.device("cpu")
+    boards = curves.Boards(work.num_envs, *work.board, np.random.default_rng(work.seed))
+    carried: list[Any] = [boards.seen(), agent.init_lstm_state(work.num_envs, device)]
 
-    def job(self, task: str, work: Work) -> Job:
-        """A task made ready."""
-        made: Job = getattr(self, f"_{task}")(work)
-        return made
+    def unroll() -> None:
+        _, *carried[:] = trainer.collect_rollout(agent, boards.step, *carried, loop.rollout_length, device)
 
-    def _learner_step(self, work: Work) -> Job:
-        learner = made_trainer(work)
-        arrays = {f"rollout/{name}": torch.from_numpy(x) for name, x in work.rollout.items()}
-        taken = batch(arrays, {"torch_dtype": torch.float32})
-        taken["actions"] = taken["actions"].long()
-        return Job(lambda: learner._gradient_step(taken))
+    return unroll
 
-    def _actor_unroll(self, work: Work) -> Job:
-        agent, loop, device = made_trainer(work).agent, work.setting.loop, torch.device("cpu")
-        boards = curves.Boards(work.num_envs, *work.board, np.random.default_rng(work.seed))
-        carried: list[Any] = [boards.seen(), agent.init_lstm_state(work.num_envs, device)]
 
-        def unroll() -> None:
-            _, *carried[:] = trainer.collect_rollout(agent, boards.step, *carried, loop.rollout_length, device)
+def catch_run(work: Work) -> Callable[[], object]:
+    """A step of a whole run."""
+    run, threads = curves._steps(work.setting), torch.get_num_threads()
 
-        return Job(unroll)
+    def step() -> None:
+        next(run)
+        torch.set_num_threads(threads)  # a run, when it begins, takes only one
 
-    def _catch_run(self, work: Work) -> Job:
-        run = curves._steps(work.setting)
-
-        def step() -> None:
-            next(run)
-            torch.set_num_threads(self.threads)  # a run, when it begins, takes only one
-
-        return Job(step)
+    return step

@@ -12,9 +12,8 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import torch
@@ -23,9 +22,10 @@ from parity.runs.runner import cores
 from port.fast import learner
 from port.fast.learner import Parts
 from reports.speed import workload
-from reports.speed.command import make_work, weights_for
+from reports.speed.command import in_turns, jobs_of, make_work, prepared, weights_for
 from reports.speed.port import Learner
-from reports.speed.workload import Sample, Work, cpu_seconds
+from reports.speed.worker import Bench
+from reports.speed.workload import Sample, Work
 
 NONE = Parts(**{field.name: False for field in fields(Parts)})
 
@@ -40,29 +40,26 @@ def choices() -> dict[str, Parts | None]:
     return found
 
 
-def learner_with(work: Work, parts: Parts | None) -> Learner:
-    """A learner that takes the plain path, or a fast one of some parts."""
-    made = Learner(work, "plain")
-    if parts is not None:
-        made.agent.strategy = learner.make(made.agent.plain, parts)
-    return made
+@dataclass(frozen=True)
+class Side:
+    """A learner that takes the plain path, or a fast one of some parts; see `worker.Bench`."""
 
+    parts: Parts | None
 
-def timed(step: Callable[[], object]) -> Sample:
-    """Takes a step."""
-    cpu, started = cpu_seconds(), time.perf_counter()
-    step()
-    return Sample(time.perf_counter() - started, cpu_seconds() - cpu)
+    def learner_step(self, work: Work) -> Callable[[], object]:
+        """A step of the learner."""
+        made = Learner(work, "plain")
+        if self.parts is not None:
+            made.agent.strategy = learner.make(made.agent.plain, self.parts)
+        return made.step
 
 
 def measure(work: Work, rounds: int) -> dict[str, list[Sample]]:
     """Samples of a learner step by choice; the first two steps of each do not count."""
-    learners = {name: learner_with(work, parts) for name, parts in choices().items()}
-    samples: dict[str, list[Sample]] = {name: [] for name in learners}
-    for _ in range(rounds + 2):
-        for name, each in learners.items():
-            samples[name].append(timed(each.step))
-    return {name: found[2:] for name, found in samples.items()}
+    benches = {name: Bench(Side(parts)) for name, parts in choices().items()}
+    jobs = jobs_of(benches, prepared(benches, "learner_step", work, {}))
+    in_turns(jobs, 1)
+    return in_turns(jobs, rounds)
 
 
 def table(title: str, samples: Mapping[str, Sequence[Sample]]) -> str:

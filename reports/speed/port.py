@@ -1,8 +1,8 @@
-"""The port, made ready to be timed."""
+"""The port, made ready to be timed: a function for each task (see `worker.Bench`), and figures of the port alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -10,16 +10,19 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from port import weights
+from port import optimizers, weights
 from port.adapter.curves import agent_config
 from port.agent import Agent
 from port.environments import Catch
 from port.evaluate import acting
 from port.evaluate.eval_loop import DrawnRandomness, EvalConfig, EvalLoop
-from port.meta_train import MetaTrainConfig
+from port.meta_train import MetaTrainConfig, meta_gradient
+from port.meta_train.population import DTYPE, generator
+from port.meta_train.workers import Workers
+from port.networks import init
 from port.types import Params, Rollout
 from reports.speed.stages import Stopwatch
-from reports.speed.workload import Arrays, Job, Work
+from reports.speed.workload import Arrays, Work
 
 MATMUL_SIZE = 2048
 
@@ -44,11 +47,16 @@ def make_agent(work: Work, path: str = "auto") -> Agent:
     return Agent(agent_config(setting), (*work.board, 1), work.num_actions, path=path)
 
 
+def load_params(work: Work, agent: Agent) -> Params:
+    """The work's parameters by our names."""
+    return weights.load_agent_params(work.params, agent.config, agent.obs_spec, agent.num_actions)
+
+
 class Learner:
     """A learner that takes a step whenever it is asked to, always on the same batch."""
 
     def __init__(self, work: Work, path: str = "auto"):
-        """Loads the given parameters and weights."""
+        """Loads the work's parameters and weights."""
         self.agent, self.rollout = make_agent(work, path), to_rollout(work.rollout)
         self.meta_params = weights.load_npz(work.setting.weights_path(), self.agent.config.meta_net)
         self.state = self.agent.learner_state(load_params(work, self.agent))
@@ -58,93 +66,82 @@ class Learner:
         self.state, _ = self.agent.learner_step(self.rollout, self.state, self.meta_params)
 
 
-def load_params(work: Work, agent: Agent) -> Params:
-    """The given parameters by our names."""
-    return weights.load_agent_params(work.params, agent.config, agent.obs_spec, agent.num_actions)
+class MetaTrainer:
+    """The port's meta-update at the notebook's size, as `port.meta_train` does it."""
+
+    def __init__(self, workers: int) -> None:
+        """Starts the workers."""
+        self.config, self.step = MetaTrainConfig(), 0
+        meta_net, seed = self.config.agent.meta_net, self.config.seed
+        self.meta_params = init.init_meta_params(meta_net, generator(seed, "meta_params"), DTYPE)
+        self.opt_state = optimizers.init_adam(self.meta_params)
+        self.workers = Workers(self.config, workers)
+        self.pids, self.close = self.workers.pids, self.workers.close
+
+    def __call__(self) -> None:
+        """One meta-update."""
+        grads = [c.grads for c in self.workers.contribute(self.step, self.meta_params)]
+        rate = self.config.meta_learning_rate
+        self.meta_params, self.opt_state, _ = meta_gradient.meta_update(self.meta_params, self.opt_state, grads, rate)
+        self.step += 1
 
 
-class Actor:
-    """Environments in which a policy acts for a rollout whenever it is asked to; noise is drawn as in a run."""
-
-    def __init__(self, work: Work):
-        """Starts the environments."""
-        self.env, self.loop = Catch(*work.board), EvalConfig(**asdict(work.setting.loop), seed=work.seed)
-        self.params = load_params(work, make_agent(work))
-        generator = torch.Generator().manual_seed(work.seed)
-        self.chance = DrawnRandomness(self.loop, self.env, generator)
-        self.stream = acting.start(self.env, self.chance.first_columns())
-
-    def unroll(self) -> None:
-        """Acts."""
-        _, self.stream = acting.unroll(self.env, self.params, self.stream, *self.chance.rollout())
+def learner_step(work: Work) -> Callable[[], object]:
+    """A step of the learner."""
+    return Learner(work).step
 
 
-class Port:
-    """The port in eager mode."""
+def actor_unroll(work: Work) -> Callable[[], object]:
+    """A rollout of the actor; noise is drawn as in a run."""
+    env, loop = Catch(*work.board), EvalConfig(**asdict(work.setting.loop), seed=work.seed)
+    params = load_params(work, make_agent(work))
+    noise = DrawnRandomness(loop, env, torch.Generator().manual_seed(work.seed))
+    stream = acting.start(env, noise.first_columns())
 
-    tasks: tuple[str, ...] = ("learner_step", "actor_unroll", "meta_update", "catch_run", "matmul")
+    def unroll() -> None:
+        nonlocal stream
+        _, stream = acting.unroll(env, params, stream, *noise.rollout())
 
-    def __init__(self, threads: int):
-        """Takes that many threads."""
-        self.threads = threads
-        torch.set_num_threads(threads)
-
-    def job(self, task: str, work: Work) -> Job:
-        """A task made ready."""
-        made: Job = getattr(self, f"_{task}")(work)
-        return made
-
-    def _learner_step(self, work: Work) -> Job:
-        return Job(Learner(work).step)
-
-    def _actor_unroll(self, work: Work) -> Job:
-        return Job(Actor(work).unroll)
-
-    def _catch_run(self, work: Work) -> Job:
-        agent = make_agent(work)
-        meta_params = weights.load_npz(work.setting.weights_path(), agent.config.meta_net)
-        loop = EvalConfig(**asdict(work.setting.loop), seed=work.seed)
-        run = EvalLoop(agent, meta_params, loop, state=agent.learner_state(load_params(work, agent)))
-        return Job(run.step)
-
-    def _meta_update(self, work: Work) -> Job:
-        from reports import meta_speed
-
-        made = meta_speed.Port(MetaTrainConfig(), self.threads)
-        return Job(made.advance, made.workers.pids, made.workers.close)
-
-    def _matmul(self, work: Work) -> Job:
-        left, right = torch.rand(2, MATMUL_SIZE, MATMUL_SIZE).unbind()
-        return Job(lambda: left @ right)
-
-    def flops(self, work: Work) -> int:
-        """Floating-point operations of the matrix products of a learner step, counted by torch as it runs."""
-        learner = Learner(work)
-        with FlopCounterMode(display=False) as counter:
-            learner.step()
-        return int(counter.get_total_flops())
-
-    def policy_flops(self, work: Work) -> int:
-        """The same of a rollout."""
-        actor = Actor(work)
-        with FlopCounterMode(display=False) as counter:
-            actor.unroll()
-        return int(counter.get_total_flops())
-
-    def stages(self, work: Work, repeats: int) -> list[dict[str, float]]:
-        """Seconds of each stage of learner steps one after the other."""
-        watch = Stopwatch()
-        learner = Learner(work)
-        found = []
-        for _ in range(repeats + 1):
-            found.append(watch.step(learner.step))
-        return found[1:]
+    return unroll
 
 
-class Compiled(Port):
+def catch_run(work: Work) -> Callable[[], object]:
+    """A step of a whole run."""
+    agent = make_agent(work)
+    meta_params = weights.load_npz(work.setting.weights_path(), agent.config.meta_net)
+    loop = EvalConfig(**asdict(work.setting.loop), seed=work.seed)
+    return EvalLoop(agent, meta_params, loop, state=agent.learner_state(load_params(work, agent))).step
+
+
+def meta_update(work: Work) -> MetaTrainer:
+    """A meta-update, with a worker process for each thread."""
+    return MetaTrainer(torch.get_num_threads())
+
+
+def matmul(work: Work) -> Callable[[], object]:
+    """A large matrix product."""
+    left, right = torch.rand(2, MATMUL_SIZE, MATMUL_SIZE).unbind()
+    return lambda: left @ right
+
+
+class Compiled:
     """The port with its networks compiled by torch."""
 
-    tasks = ("learner_step",)
+    @staticmethod
+    def learner_step(work: Work) -> Callable[[], object]:
+        """A step of the learner."""
+        return Learner(work, "compiled").step
 
-    def _learner_step(self, work: Work) -> Job:
-        return Job(Learner(work, "compiled").step)
+
+def flops(task: str, work: Work) -> int:
+    """Floating-point operations of the matrix products of a learner step or rollout, counted by torch as it runs."""
+    job = {"learner_step": learner_step, "actor_unroll": actor_unroll}[task](work)
+    with FlopCounterMode(display=False) as counter:
+        job()
+    return int(counter.get_total_flops())
+
+
+def stages(work: Work, repeats: int) -> list[dict[str, float]]:
+    """Seconds of each stage of learner steps one after the other; the first step does not count."""
+    watch, learner = Stopwatch(), Learner(work)
+    return [watch.step(learner.step) for _ in range(repeats + 1)][1:]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ from reports import page
 from reports.speed.summary import ORIGINAL, PORT, TITLES, Found, Timing, exponent, in_words
 
 TITLE = "Speed"
-COLOURS = {PORT: "#2a78d6", ORIGINAL: "#5b6673", "disco_torch": "#d97a1f", "port_compiled": "#1a7f4b"}
+COLOUR = "#2a78d6"
+PLOTTED = ("milliseconds", "lower_quartile", "upper_quartile", "cpu_milliseconds")
 LABELS = {"disco_torch": "disco-torch", "port_compiled": "port (torch.compile)", ORIGINAL: "original"}
 AXES = {"T": "transitions T", "B": "batch B", "A": "actions A", "board": "rows and columns of the board"}
 
@@ -27,18 +27,7 @@ def label(name: str) -> str:
 
 def rows(found: Found) -> list[dict[str, Any]]:
     """One row for each task and implementation."""
-    table = []
-    for task, timing in found.timings.items():
-        for name in timing.names:
-            row = {"task": task, "implementation": name, "milliseconds": timing.milliseconds(name)}
-            row |= {"lower_quartile": timing.milliseconds(name, 0.25)}
-            row |= {"upper_quartile": timing.milliseconds(name, 0.75)}
-            row |= {"cpu_milliseconds": timing.milliseconds(name, kind="cpu")}
-            row |= {"ratio_to_port": timing.ratio(name), "first_call_seconds": timing.first_seconds[name]}
-            row |= {"frames_per_second": timing.frames_per_second(name) if timing.frames else None}
-            row |= {"peak_megabytes": timing.megabytes.get(name), "rounds": len(timing.samples[name])}
-            table.append(row)
-    return table
+    return [timing.row(name) for timing in found.timings.values() for name in timing.names]
 
 
 def in_time(milliseconds: float) -> str:
@@ -65,7 +54,7 @@ def stage_figure(found: Found) -> Figure:
     stages = found.stage_rows()[::-1]
     drawing = Figure(figsize=(7.0, 0.28 * len(stages) + 0.9), layout="constrained")
     axes = drawing.subplots()
-    bars = axes.barh([row["stage"] for row in stages], [row["milliseconds"] for row in stages], color=COLOURS[PORT])
+    bars = axes.barh([row["stage"] for row in stages], [row["milliseconds"] for row in stages], color=COLOUR)
     axes.bar_label(bars, [f"{row['milliseconds']:.1f} ms, {row['share']:.0%}" for row in stages], padding=3, fontsize=8)
     axes.set_xlabel("median milliseconds of the port's learner step", fontsize=9)
     axes.margins(x=0.22)
@@ -75,35 +64,26 @@ def stage_figure(found: Found) -> Figure:
 
 
 def growth_figure(found: Found) -> Figure:
-    """How the learner step's cost grows, an axis in each panel; both scales are logarithmic."""
+    """How the port's learner step's cost grows, an axis in each panel; both scales are logarithmic."""
     table = [growth.row() for growth in found.growth]
-    axes_names = [axis for axis in AXES if any(row["axis"] == axis for row in table)]
-    drawing = Figure(figsize=(2.9 * len(axes_names), 3.0), layout="constrained")
-    panels = drawing.subplots(1, len(axes_names), sharey=True, squeeze=False)[0]
-    for panel, axis in zip(panels, axes_names, strict=True):
-        for name in dict.fromkeys(row["implementation"] for row in table):
-            _growth_line(panel, [row for row in table if (row["axis"], row["implementation"]) == (axis, name)], name)
-        values = sorted({row["value"] for row in table if row["axis"] == axis})
+    by_axis = {axis: own for axis in AXES if (own := [row for row in table if row["axis"] == axis])}
+    drawing = Figure(figsize=(2.9 * len(by_axis), 3.0), layout="constrained")
+    panels = drawing.subplots(1, len(by_axis), sharey=True, squeeze=False)[0]
+    for panel, (axis, own) in zip(panels, by_axis.items(), strict=True):
+        wall, low, high, cpu = ([row[name] for row in own] for name in PLOTTED)
+        values = [row["value"] for row in own]
+        panel.loglog(values, wall, "o-", color=COLOUR, lw=1.6, ms=4, label=PORT)
+        panel.fill_between(values, low, high, color=COLOUR, alpha=0.18, lw=0)
+        panel.loglog(values, cpu, "--", color=COLOUR, lw=1.0, alpha=0.8, label=f"{PORT}, processor time")
         panel.set_xticks(values, [str(value) for value in values])
         panel.set_xticks([], minor=True)
         panel.set_xlabel(AXES[axis], fontsize=9)
-        panel.set_title(f"processor time ~ {axis}^{exponent(table, axis):.2f}", fontsize=9)
+        panel.set_title(f"processor time ~ {axis}^{exponent(own):.2f}", fontsize=9)
         panel.grid(color="#999999", alpha=0.3, lw=0.6)
         panel.tick_params(labelsize=8)
     panels[0].set_ylabel("milliseconds of a learner step", fontsize=9)
     panels[0].legend(frameon=False, fontsize=8)
     return drawing
-
-
-def _growth_line(panel: Any, table: Sequence[dict[str, Any]], name: str) -> None:
-    if not table:
-        return
-    colour, values = COLOURS.get(name, "#7a4fc4"), [row["value"] for row in table]
-    panel.loglog(values, [row["milliseconds"] for row in table], "o-", color=colour, lw=1.6, ms=4, label=label(name))
-    spread = ([row[side] for row in table] for side in ("lower_quartile", "upper_quartile"))
-    panel.fill_between(values, *spread, color=colour, alpha=0.18, lw=0)
-    cpu = [row["cpu_milliseconds"] for row in table]
-    panel.loglog(values, cpu, "--", color=colour, lw=1.0, alpha=0.8, label=f"{label(name)}, processor time")
 
 
 def write_data(found: Found, out: Path) -> tuple[dict[str, str], list[str]]:

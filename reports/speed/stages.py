@@ -19,20 +19,7 @@ from port.fast.disco import FastDisco
 from port.fast.learner import Fast
 from port.value_fns import value_utils
 
-REST = "checks and the rest"
-ORDER = (
-    "online forward",
-    "target forward",
-    "values",
-    "meta-network",
-    "target averaging",
-    "loss",
-    "backward",
-    "optimiser",
-    "norms for the logs",
-    REST,
-)
-PARTS: tuple[tuple[Any, str, str], ...] = (
+PARTS: tuple[tuple[Any, str, str], ...] = (  # in the order of a step
     (Fast, "unroll", "online forward"),
     (network, "unroll", "target forward"),
     (FastDisco, "q_values", "values"),
@@ -40,9 +27,12 @@ PARTS: tuple[tuple[Any, str, str], ...] = (
     (FastDisco, "targets", "meta-network"),
     (optimizers, "target_average", "target averaging"),
     (Agent, "loss", "loss"),
+    (torch.autograd, "grad", "backward"),
     (optimizers, "update", "optimiser"),
     (optimizers, "global_norm", "norms for the logs"),
 )
+REST = "checks and the rest"
+ORDER = (*dict.fromkeys(stage for _, _, stage in PARTS), REST)
 
 
 class Stopwatch:
@@ -53,17 +43,17 @@ class Stopwatch:
         self.clock, self.thread = clock, threading.get_ident()
         self.seconds: dict[str, float] = defaultdict(float)
 
-    def timed(self, function: Callable[..., Any], stage: Callable[..., str]) -> Callable[..., Any]:
-        """The same function, whose time is added to the stage that its arguments tell."""
+    def timed(self, function: Callable[..., Any], stage: str) -> Callable[..., Any]:
+        """The same function, whose time is added to a stage."""
 
         def run(*arguments: Any, **named: Any) -> Any:
-            if threading.get_ident() != self.thread:  # works side by side with the one that is watched
+            if threading.get_ident() != self.thread:  # works in parallel with the one that is watched
                 return function(*arguments, **named)
-            name, started = stage(*arguments), self.clock()
+            started = self.clock()
             try:
                 return function(*arguments, **named)
             finally:
-                self.seconds[name] += self.clock() - started
+                self.seconds[stage] += self.clock() - started
 
         return run
 
@@ -72,16 +62,10 @@ class Stopwatch:
         self.seconds.clear()
         with ExitStack() as patches:
             for owner, name, stage in PARTS:
-                watched = self.timed(getattr(owner, name), lambda *_, stage=stage: stage)
-                patches.enter_context(mock.patch.object(owner, name, watched))
-            grad = self.timed(torch.autograd.grad, _backward_stage)
-            patches.enter_context(mock.patch.object(torch.autograd, "grad", grad))
+                timed = self.timed(getattr(owner, name), stage)
+                patches.enter_context(mock.patch.object(owner, name, timed))
             started = self.clock()
             work()
             total = self.clock() - started
-        found = {name: self.seconds[name] for name in ORDER if name != REST}
-        return {**found, REST: total - sum(found.values())}
-
-
-def _backward_stage(*_: Any) -> str:
-    return "backward"
+        seconds = {name: self.seconds[name] for name in ORDER if name != REST}
+        return {**seconds, REST: total - sum(seconds.values())}

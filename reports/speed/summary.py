@@ -22,7 +22,12 @@ TITLES = {
     "meta_update": "meta-update",
     "catch_run": "whole Catch run",
 }
-GOALS = {"learner_step": 2.0, "actor_unroll": 1.0, "actor_unroll_4096": 2.0}  # original's time over the port's
+GOALS = {
+    "learner_step": 2.0,
+    "actor_unroll": 1.0,
+    "actor_unroll_4096": 2.0,
+    "meta_update": 1.0,
+}  # original's time over the port's
 
 
 @dataclass(frozen=True)
@@ -60,11 +65,11 @@ class Timing:
 
     def milliseconds(self, name: str, share: float = 0.5, kind: str = "wall") -> float:
         """A quantile over rounds; of a run, scaled from its steps to all of it."""
-        found = self._quantile(self.samples[name], share, kind)
+        learning = self._quantile(self.samples[name], share, kind)
         if not self.steps:
-            return found
+            return learning
         before = self._quantile(self.filling[name], share, kind) if self.filling.get(name) else 0.0
-        return before * self.steps_filling + found * (self.steps - self.steps_filling)
+        return before * self.steps_filling + learning * (self.steps - self.steps_filling)
 
     @staticmethod
     def _quantile(samples: Sequence[Sample], share: float, kind: str) -> float:
@@ -88,40 +93,57 @@ class Timing:
         """Of the actor."""
         return self.frames / (self.milliseconds(name) / 1000.0)
 
+    def row(self, name: str) -> dict[str, Any]:
+        """What the CSV file and the page have of an implementation."""
+        return {
+            "task": self.task,
+            "implementation": name,
+            "milliseconds": self.milliseconds(name),
+            "lower_quartile": self.milliseconds(name, 0.25),
+            "upper_quartile": self.milliseconds(name, 0.75),
+            "cpu_milliseconds": self.milliseconds(name, kind="cpu"),
+            "ratio_to_port": self.ratio(name),
+            "first_call_seconds": self.first_seconds[name],
+            "frames_per_second": self.frames_per_second(name) if self.frames else None,
+            "peak_megabytes": self.megabytes.get(name),
+            "rounds": len(self.samples[name]),
+        }
+
     def as_json(self) -> dict[str, Any]:
         """All figures; `milliseconds` and `ratio` are what a script looks for."""
-        found: dict[str, Any] = {
-            "milliseconds": {name: self.milliseconds(name) for name in self.names},
+        rows = {name: self.row(name) for name in self.names}
+        others = [name for name in self.names if name != PORT]
+        figures: dict[str, Any] = {
+            "milliseconds": {name: row["milliseconds"] for name, row in rows.items()},
             "ratio": self.ratio(ORIGINAL),
-            "ratios": {name: self.ratio(name) for name in self.names if name != PORT},
-            "ratio_quartiles": {name: self.ratio_spread(name) for name in self.names if name != PORT},
-            "quartiles": {n: [self.milliseconds(n, 0.25), self.milliseconds(n, 0.75)] for n in self.names},
-            "cpu_milliseconds": {name: self.milliseconds(name, kind="cpu") for name in self.names},
+            "ratios": {name: rows[name]["ratio_to_port"] for name in others},
+            "ratio_quartiles": {name: self.ratio_spread(name) for name in others},
+            "quartiles": {name: [row["lower_quartile"], row["upper_quartile"]] for name, row in rows.items()},
+            "cpu_milliseconds": {name: row["cpu_milliseconds"] for name, row in rows.items()},
             "first_call_seconds": dict(self.first_seconds),
             "rounds": {name: [list(sample) for sample in samples] for name, samples in self.samples.items()},
             "not_run": dict(self.not_run),
         }
         if self.frames:
-            found["frames"] = self.frames
-            found["frames_per_second"] = {name: self.frames_per_second(name) for name in self.names}
+            fast = {name: row["frames_per_second"] for name, row in rows.items()}
+            figures |= {"frames": self.frames, "frames_per_second": fast}
         if self.flops:
-            found["flops"] = self.flops
+            figures["flops"] = self.flops
         if self.megabytes:
-            found["peak_megabytes"] = dict(self.megabytes)
+            figures["peak_megabytes"] = dict(self.megabytes)
         if self.steps:
             step = {name: self._quantile(samples, 0.5, "wall") for name, samples in self.samples.items()}
-            found |= {"steps": self.steps, "steps_measured": len(next(iter(self.samples.values())))}
-            found |= {"is_scaled": True, "milliseconds_per_step": step}
-        return found
+            figures |= {"steps": self.steps, "steps_measured": len(next(iter(self.samples.values())))}
+            figures |= {"is_scaled": True, "milliseconds_per_step": step}
+        return figures
 
 
 @dataclass(frozen=True)
 class Growth:
-    """The learner step at another size: which axis was changed to what, and how long it took."""
+    """The port's learner step at another size: which axis was changed to what, and how long it took."""
 
     axis: str
     value: int
-    name: str
     samples: Sequence[Sample]
     flops: int
 
@@ -130,15 +152,14 @@ class Growth:
         low, middle, high = np.quantile([1000.0 * sample.wall for sample in self.samples], (0.25, 0.5, 0.75))
         cpu = 1000.0 * float(np.median([sample.cpu for sample in self.samples]))
         figures = {"milliseconds": middle, "lower_quartile": low, "upper_quartile": high, "cpu_milliseconds": cpu}
-        return {"axis": self.axis, "value": self.value, "implementation": self.name, **figures, "flops": self.flops}
+        return {"axis": self.axis, "value": self.value, "implementation": PORT, **figures, "flops": self.flops}
 
 
-def exponent(rows: Sequence[Mapping[str, Any]], axis: str, name: str = PORT, what: str = "cpu_milliseconds") -> float:
-    """By which power cost grows along an axis: the slope of a line through the logarithms."""
-    found = [(row["value"], row[what]) for row in rows if (row["axis"], row["implementation"]) == (axis, name)]
-    if len({value for value, _ in found}) < 2:
+def exponent(rows: Sequence[Mapping[str, Any]], what: str = "cpu_milliseconds") -> float:
+    """By which power cost grows along the axis of these rows: the slope of a line through the logarithms."""
+    if len({row["value"] for row in rows}) < 2:
         return math.nan
-    sizes, costs = (np.log([pair[i] for pair in found]) for i in (0, 1))
+    sizes, costs = (np.log([row[key] for row in rows]) for key in ("value", what))
     return float(np.polyfit(sizes, costs, 1)[0])
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -108,37 +108,6 @@ def batch(setting: RunSpec, num_actions: int, seed: int) -> Arrays:
     }
 
 
-def nothing() -> None:
-    """Has nothing to put away."""
-
-
-@dataclass
-class Job:
-    """A piece of work that can be done again and again.
-
-    Attributes:
-        run: does it once; it is done when this returns.
-        pids: other processes that work for it.
-        close: puts it away.
-    """
-
-    run: Callable[[], object]
-    pids: Sequence[int] = ()
-    close: Callable[[], None] = nothing
-
-
-class Side(Protocol):
-    """An implementation that can be timed, in a process of its own."""
-
-    tasks: tuple[str, ...]
-
-    def __init__(self, threads: int) -> None:
-        """Takes the number of threads."""
-
-    def job(self, task: str, work: Work) -> Job:
-        """A task made ready."""
-
-
 class Sample(NamedTuple):
     """Seconds on the clock, and seconds of all processors that were used."""
 
@@ -157,9 +126,9 @@ def cpu_seconds(pids: Sequence[int] = ()) -> float:
     return total
 
 
-def peak_megabytes() -> float:
-    """The most memory that this process has had so far, libraries included; NaN where Linux is not."""
-    status = Path("/proc/self/status")
+def peak_megabytes(pid: int) -> float:
+    """The most memory that a process has had so far, libraries included; NaN where Linux is not."""
+    status = Path(f"/proc/{pid}/status")
     if not status.is_file():
         return float("nan")
     line = next(row for row in status.read_text().splitlines() if row.startswith("VmHWM"))
