@@ -31,12 +31,10 @@ from parity.sigma import NONE, Rounding, measure  # noqa: E402
 from parity.sketch import reduced  # noqa: E402
 from parity.tolerance import PRECISIONS, SAMPLES  # noqa: E402
 from reference import monte_carlo  # noqa: E402
+from reference.flat_dict import LayerFn, Settings, Tensors  # noqa: E402
 
 FLOAT64 = PRECISIONS["float64"]
 Arrays = dict[str, np.ndarray]
-Tensors = dict[str, jax.Array]
-Settings = dict[str, Any]
-LayerFn = Callable[[Tensors, Settings], Tensors]
 Compiled = Literal["quickly", "as users do", "not at all"]
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from disco_rl import types
 
+from reference.flat_dict import below, nested
 from reference.original import curves
-from reference.original.trees import nested
+from reference.original.learning import rollout
 
 
 class Ready:
@@ -27,48 +27,7 @@ class Ready:
 
 
 def _params(work: Any) -> Any:
-    return nested("params", {f"params/{name}": jnp.asarray(x) for name, x in work.params.items()})
-
-
-def _batch(arrays: dict[str, Any]) -> types.ActorRollout:
-    x = {name: jnp.asarray(value) for name, value in arrays.items()}
-    fields = {name: x[name] for name in ("observations", "actions", "rewards", "discounts", "logits")}
-    return types.ActorRollout(**fields, agent_outs={"logits": x["logits"]}, states={})
-
-
-class Learner:
-    """A learner that takes a step whenever it is asked to, always on the same batch, which lies ready."""
-
-    def __init__(self, work: Any):
-        """Starts from the given parameters."""
-        loop = curves.Loop(work.setting)
-        key = jax.random.PRNGKey(work.seed)
-        self.world, fresh = loop.start(key)
-        params = _params(work)
-        self.state = fresh.replace(params=params, meta_state={**fresh.meta_state, "target_params": params})
-        weights = jax.tree.map(jnp.asarray, curves.meta_params(work.setting))
-        given = (_batch(work.rollout), self.state, self.world.actor_state, weights)
-        self.batch, _, self.actor_state, self.weights = jax.block_until_ready(given)
-        self.key, self.learn = key, loop.learn
-
-    def step(self) -> None:
-        """Learns."""
-        found = self.learn(self.key, self.batch, self.state, self.actor_state, self.weights, False)
-        self.state = jax.block_until_ready(found)[0]
-
-
-class Actor:
-    """Environments in which a policy acts for a rollout whenever it is asked to."""
-
-    def __init__(self, work: Any):
-        """Starts the environments."""
-        loop, self.key = curves.Loop(work.setting), jax.random.PRNGKey(work.seed)
-        self.world, _ = loop.start(self.key)
-        self.params, self.act = _params(work), loop.act
-
-    def unroll(self) -> None:
-        """Acts."""
-        self.world, _ = jax.block_until_ready(self.act(self.params, self.world, self.key))
+    return jax.tree.map(jnp.asarray, nested("params", below("params", work.params)))
 
 
 class Original:
@@ -81,20 +40,39 @@ class Original:
 
     def job(self, task: str, work: Any) -> Ready:
         """A task made ready."""
-        made: Ready = getattr(self, f"_{task}")(work)
-        return made
+        return Ready(getattr(self, f"_{task}")(work))
 
-    def _learner_step(self, work: Any) -> Ready:
-        return Ready(Learner(work).step)
+    def _learner_step(self, work: Any) -> Callable[[], object]:
+        """A learner that takes a step each time, always on the same batch, which lies ready."""
+        loop, key = curves.loop_for(work.setting), jax.random.PRNGKey(work.seed)
+        (world, fresh), params = loop.start(key), _params(work)
+        state = fresh.replace(params=params, meta_state={**fresh.meta_state, "target_params": params})
+        arrays = jax.tree.map(jnp.asarray, (work.rollout, curves.meta_params(work.setting)))
+        batch, weights = jax.block_until_ready(arrays)
 
-    def _actor_unroll(self, work: Any) -> Ready:
-        return Ready(Actor(work).unroll)
+        def step() -> None:
+            nonlocal state
+            learned = loop.learn(key, rollout(batch), state, world.actor_state, weights, False)
+            state = jax.block_until_ready(learned)[0]
 
-    def _catch_run(self, work: Any) -> Ready:
+        return step
+
+    def _actor_unroll(self, work: Any) -> Callable[[], object]:
+        """Environments in which a policy acts for a rollout each time."""
+        loop, key, params = curves.loop_for(work.setting), jax.random.PRNGKey(work.seed), _params(work)
+        world, _ = loop.start(key)
+
+        def unroll() -> None:
+            nonlocal world
+            world, _ = jax.block_until_ready(loop.act(params, world, key))
+
+        return unroll
+
+    def _catch_run(self, work: Any) -> Callable[[], object]:
         run = curves.train(work.setting)
-        return Ready(lambda: next(run))
+        return lambda: next(run)
 
-    def _meta_update(self, work: Any) -> Ready:
+    def _meta_update(self, work: Any) -> Callable[[], object]:
         from reference.original.meta_update import Notebook
 
-        return Ready(Notebook().advance)
+        return Notebook().advance

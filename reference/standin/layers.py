@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import rlax
 
+from reference.flat_dict import Array, Settings, Tensors, below, under
 from reference.standin import elementary, environments, learning, metanet, networks, rule, values
-from reference.standin.flat_dict import Array, Settings, Tensors, below, under
 
 
 def normalize(x: Tensors, s: Settings) -> Tensors:

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from reference.flat_dict import Array, Settings, Tensors, below
 from reference.standin.elementary import over_devices
-from reference.standin.flat_dict import Array, Settings, Tensors, below
 from reference.standin.networks import agent_network
 from reference.standin.rule import MetaState, action_value_loss, disco_targets, prediction_loss
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 import rlax
 
+from reference.flat_dict import Array, Settings, Tensors, below, under
 from reference.standin.elementary import (
     entropy,
     importance_weight,
@@ -22,7 +23,6 @@ from reference.standin.elementary import (
     over_devices,
     update_moments,
 )
-from reference.standin.flat_dict import Array, Settings, Tensors, below, under
 from reference.standin.layers import adam_state, form, meta_state, moments, named_adam, named_averages, named_meta_state
 from reference.standin.learning import AdamState, LearnerState, add, learner_step, update
 from reference.standin.networks import agent_network, mlp

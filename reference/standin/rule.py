@@ -11,8 +11,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from reference.flat_dict import Array, Settings, Tensors, below
 from reference.standin.elementary import entropy, kl, lookup
-from reference.standin.flat_dict import Array, Settings, Tensors, below
 from reference.standin.metanet import RnnState, meta_network
 from reference.standin.networks import agent_network
 from reference.standin.values import Averages, ValueForm, ValueSettings, value_loss_from_td, value_outs

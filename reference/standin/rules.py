@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from reference.flat_dict import Array, Settings, Tensors, below, under
 from reference.standin import layers, learning
 from reference.standin.elementary import entropy, lookup
-from reference.standin.flat_dict import Array, Settings, Tensors, below, under
 from reference.standin.metatraining import value_outs_v
 from reference.standin.networks import mlp
 from reference.standin.rule import means

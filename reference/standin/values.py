@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 import rlax
 
+from reference.flat_dict import Array, Tensors
 from reference.standin.elementary import (
     Moments,
     importance_weight,
@@ -18,7 +19,6 @@ from reference.standin.elementary import (
     two_hot,
     update_moments,
 )
-from reference.standin.flat_dict import Array, Tensors
 
 SQUASH, UNSQUASH = rlax.SIGNED_HYPERBOLIC_PAIR
 
