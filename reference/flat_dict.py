@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast, get_type_hints
 
 import jax
 
@@ -11,6 +11,7 @@ Array: TypeAlias = jax.Array
 Tensors: TypeAlias = dict[str, jax.Array]
 Settings: TypeAlias = dict[str, Any]
 LayerFn: TypeAlias = Callable[[Tensors, Settings], Tensors]
+State = TypeVar("State", bound=NamedTuple)
 
 
 def under(prefix: str, flat: Mapping[str, Array]) -> Tensors:
@@ -45,3 +46,24 @@ def flattened(prefix: str, tree: Any) -> Tensors:
     for name, value in tree.items():
         flat |= flattened(f"{prefix}/{name}", value)
     return flat
+
+
+def flat_state(state: Any) -> Tensors:
+    """A named tuple, of arrays, flat dicts and named tuples, as one flat dict: `opt/count`, `opt/mu/...`."""
+    flat: Tensors = {}
+    for name, part in state._asdict().items():
+        if hasattr(part, "_asdict"):
+            part = flat_state(part)
+        flat |= below(name, part) if isinstance(part, dict) else {name: part}
+    return flat
+
+
+def read_state(kind: type[State], flat: Mapping[str, Array]) -> State:
+    """The inverse of `flat_state`; what else is in the flat dict is left out."""
+    parts: dict[str, Any] = {}
+    for name, of_kind in get_type_hints(kind).items():
+        if hasattr(of_kind, "_fields"):
+            parts[name] = read_state(of_kind, under(name, flat))
+        else:
+            parts[name] = flat[name] if of_kind is Array else under(name, flat)
+    return cast(State, kind(**parts))
