@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast, get_type_hints
+from typing import Any, TypeAlias, TypeVar, get_type_hints
 
 import jax
 
@@ -11,7 +11,7 @@ Array: TypeAlias = jax.Array
 Tensors: TypeAlias = dict[str, jax.Array]
 Settings: TypeAlias = dict[str, Any]
 LayerFn: TypeAlias = Callable[[Tensors, Settings], Tensors]
-State = TypeVar("State", bound=NamedTuple)
+State = TypeVar("State")
 
 
 def under(prefix: str, flat: Mapping[str, Array]) -> Tensors:
@@ -58,12 +58,12 @@ def flat_state(state: Any) -> Tensors:
     return flat
 
 
-def read_state(kind: type[State], flat: Mapping[str, Array]) -> State:
-    """The inverse of `flat_state`; what else is in the flat dict is left out."""
+def read_state(kind: Callable[..., State], flat: Mapping[str, Array]) -> State:
+    """The inverse of `flat_state` for a class of named tuples; what else is in the flat dict is left out."""
     parts: dict[str, Any] = {}
     for name, of_kind in get_type_hints(kind).items():
         if hasattr(of_kind, "_fields"):
             parts[name] = read_state(of_kind, under(name, flat))
         else:
             parts[name] = flat[name] if of_kind is Array else under(name, flat)
-    return cast(State, kind(**parts))
+    return kind(**parts)

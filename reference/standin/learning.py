@@ -64,8 +64,9 @@ def add(params: Tensors, updates: Tensors) -> Tensors:
 def descend(params: Tensors, grads: Tensors, state: AdamState, s: Settings) -> tuple[Tensors, AdamState, Tensors]:
     """Parameters after an update of the agent, Adam's state, and norms of gradient and update."""
     updates, state = update(grads, state, s["learning_rate"], s["max_abs_update"])
+    params = add(params, updates)
     norms = {"global_gradient_norm": optax.tree.norm(grads), "global_update_norm": optax.tree.norm(updates)}
-    return add(params, updates), state, norms
+    return params, state, norms
 
 
 def act(params: Tensors, observation: Array, gumbel: Array) -> tuple[Array, Tensors]:
