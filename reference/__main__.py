@@ -11,21 +11,19 @@ Example:
 import argparse
 import importlib
 import sys
-import types
+from typing import Any
 
-COMMANDS = {
-    "calibrate": "hold the original, compiled in other ways, to the goldens",
-    "curves": "let the original learn Catch and keep its curves",
-    "doctor": "what this machine has of the original, and what is missing",
-    "record": "run the original and write the goldens",
-    "trace": "run the original on Catch and record it action by action",
-    "weights": "find and verify Disco103's weights",
-}
-MODULES = {
-    "calibrate": "reference.record.calibrate",
-    "curves": "reference.record.curves",
-    "record": "reference.record.goldens",
-    "trace": "reference.record.traces",
+from parity import weights
+from parity.command_line import exit_code
+from parity.errors import CannotRun, WeightsMissing
+
+COMMANDS = {  # module, and what the command is for
+    "calibrate": ("reference.record.calibrate", "hold the original, compiled in other ways, to the goldens"),
+    "curves": ("reference.record.curves", "let the original learn Catch and keep its curves"),
+    "doctor": ("reference.doctor", "what this machine has of the original, and what is missing"),
+    "record": ("reference.record.goldens", "run the original and write the goldens"),
+    "trace": ("reference.record.traces", "run the original on Catch and record it action by action"),
+    "weights": ("reference.weights", "find and verify Disco103's weights"),
 }
 OLD_NAMES = {"tape": "trace"}  # of commands, which are still taken
 
@@ -39,30 +37,28 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m reference", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    module = None
-    for name, text in COMMANDS.items():
+    module: Any = None
+    for name, (path, text) in COMMANDS.items():
         command = commands.add_parser(name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter)
         if name == chosen:
-            module = _load(name)
-            if module is None:
+            try:
+                module = importlib.import_module(path)
+            except ModuleNotFoundError as error:
+                missing = f"there is no {error.name}; `make bootstrap` installs the lock."
+                print(f"`{name}` cannot run: {missing}", file=sys.stderr)
                 return 2
             command.description = module.__doc__
             module.add_arguments(command)
     args = parser.parse_args(argv)
-    assert module is not None  # the parser has refused every name that is not a command
-    return int(module.run(args))
+    return exit_code(args.command, lambda: run(module, args))
 
 
-def _load(name: str) -> types.ModuleType | None:
-    """Imports a command's module; says in a sentence what is not installed where that fails."""
+def run(module: Any, args: argparse.Namespace) -> int:
+    """Runs a command; weights that are missing or wrong are a reason why it could not run, like any other."""
     try:
-        return importlib.import_module(MODULES.get(name, f"reference.{name}"))
-    except ModuleNotFoundError as error:
-        print(
-            f"`{name}` cannot run: there is no {error.name}; `make bootstrap` installs the lock.",
-            file=sys.stderr,
-        )
-        return None
+        return int(module.run(args))
+    except (WeightsMissing, weights.WeightsError) as error:
+        raise CannotRun(str(error)) from None
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from reference.jax_runtime import FLAGS, LayerFn, Settings, Tensors
+from reference.flat_dict import LayerFn, Settings, Tensors
+from reference.jax_runtime import FLAGS
 
 AXIS = "i"  # as the original's notebooks call it
 COUNT = 2

@@ -19,6 +19,7 @@ import textwrap
 from typing import Any
 
 from parity import weights
+from parity.command_line import write_json
 from reference import identity
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -229,14 +230,12 @@ def as_json(findings: Findings) -> dict[str, Any]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of `python -m reference doctor`."""
-    parser.add_argument("--json", metavar="FILE", help="also write the findings here")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write the findings here")
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the findings; returns the exit code."""
     findings = examine()
     print(render(findings))
-    if args.json:
-        text = json.dumps(as_json(findings), indent=1, sort_keys=True)
-        pathlib.Path(args.json).write_text(text + "\n", encoding="utf-8")
+    write_json(args.json, as_json(findings))
     return findings.exit_code

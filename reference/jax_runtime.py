@@ -31,12 +31,10 @@ from parity.sigma import NONE, Rounding, measure  # noqa: E402
 from parity.sketch import reduced  # noqa: E402
 from parity.tolerance import PRECISIONS, SAMPLES  # noqa: E402
 from reference import monte_carlo  # noqa: E402
+from reference.flat_dict import LayerFn, Settings, Tensors  # noqa: E402
 
 FLOAT64 = PRECISIONS["float64"]
 Arrays = dict[str, np.ndarray]
-Tensors = dict[str, jax.Array]
-Settings = dict[str, Any]
-LayerFn = Callable[[Tensors, Settings], Tensors]
 Compiled = Literal["quickly", "as users do", "not at all"]
 
 
@@ -126,15 +124,28 @@ class InterpreterError(RuntimeError):
     """Monte Carlo arithmetic does not compute what the program computes, so its sigma is that of something else."""
 
 
-def check_without_noise(layer: str, kind: str, compiled: Arrays, interpreted: Arrays, rounding: Rounding) -> None:
-    """Raises InterpreterError unless the interpreter without noise equals the compiled program, by the one rule."""
+def check_without_noise(
+    where: tuple[str, str], kind: str, compiled: Arrays, interpreted: Arrays, rounding: Rounding
+) -> None:
+    """Raises InterpreterError unless the interpreter without noise equals the compiled program, by the one rule.
+
+    Args:
+        where: layer and case.
+        kind: `value` or `vjp`.
+        compiled: the program's answer.
+        interpreted: the interpreter's, large arrays as sketches.
+        rounding: as just measured; sigma at float64 is in it.
+    """
     for name, value in compiled.items():
         truth, got = reduced(value), interpreted[name]
         sigma = rounding.sigmas[kind].get(name, {}).get(FLOAT64, np.zeros(truth.shape))
         others = rounding.alternatives.get(name, {}).get(FLOAT64)
-        row = compare((layer, "without noise", name), kind, "float64", truth, got, sigma, None, others)
+        row = compare((*where, name), kind, "float64", truth, got, sigma, None, others)
         if not row.equal:
-            raise InterpreterError(f"{row.sentence()}. An operation in reference/monte_carlo/ is wrong.")
+            raise InterpreterError(
+                f"{row.sentence().rstrip('.')}. An operation in reference/monte_carlo/ is wrong: "
+                "without noise the interpreter must give the compiled program's answer."
+            )
 
 
 def on_host(layer: LayerFn) -> LayerFn:
@@ -221,21 +232,23 @@ class JaxImplementation:
         cotangents: Arrays,
         wrt: Sequence[str],
         bits: Sequence[int],
+        case: str = "live",
     ) -> Rounding:
-        """How far rounding takes each number of a layer, by Monte Carlo arithmetic.
+        """How far rounding takes each number of a layer, by Monte Carlo arithmetic; at float64 in any case.
 
         Raises InterpreterError where the interpreter without noise does not give the compiled program's answer.
         """
         if self.is_on_host(layer):
             return Rounding()
+        bits = list(bits) if FLOAT64 in bits else [FLOAT64, *bits]
         sample_bits = [NONE, *(p for p in bits for _ in range(SAMPLES))]
         inputs_, cotangents_ = ({name: x[None] for name, x in arrays.items()} for arrays in (inputs, cotangents))
         answers = [_reduced(part) for part in self.samples(layer, inputs_, settings, cotangents_, wrt, sample_bits)]
         rounding = measure(sample_bits, *answers)
-        if FLOAT64 in bits:
-            compiled = self.run_and_vjp(layer, inputs, settings, "float64", cotangents, wrt)
-            for kind, truth, several in zip(("value", "vjp"), compiled, answers, strict=True):
-                check_without_noise(layer, kind, truth, {name: x[0, ...] for name, x in several.items()}, rounding)
+        compiled = self.run_and_vjp(layer, inputs, settings, "float64", cotangents, wrt)
+        for kind, truth, several in zip(("value", "vjp"), compiled, answers, strict=True):
+            without_noise = {name: x[0, ...] for name, x in several.items()}
+            check_without_noise((layer, case), kind, truth, without_noise, rounding)
         return rounding
 
     def run_and_vjp(

@@ -71,7 +71,7 @@ LEVELS = {
         "__main__ conftest test_goldens test_live test_meta_updates",
     ),
     "reference": (
-        ". identity monte_carlo weights",
+        ". flat_dict identity monte_carlo weights",
         "doctor install jax_runtime",
         "devices",
         "original standin",

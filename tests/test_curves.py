@@ -292,14 +292,18 @@ def test_a_run_of_the_port_is_its_evaluation_and_a_slower_port_learns_less():
 
 
 def test_the_originals_settings_are_the_notebooks():
+    """But for what an agent does not read: how a fresh meta-network would be drawn, and another rule's discount."""
     pytest.importorskip("disco_rl", reason="the original is not installed; `make original` brings it")
     from disco_rl import agent as agent_lib
 
-    from reference.original.curves import agent_settings
+    from reference.original.curves import agent_for
 
-    notebook = agent_lib.get_settings_disco()
-    notebook.learning_rate = 1e-2
-    assert agent_settings(spec.preset("disco103")).to_dict() == notebook.to_dict()
+    notebook, settings = agent_lib.get_settings_disco().to_dict(), agent_for(spec.preset("disco103")).settings.to_dict()
+    notebook["learning_rate"] = 1e-2
+    del notebook["hyper_params"]["discount_factor"]
+    del notebook["update_rule"]["net"]["state_stddev"], settings["update_rule"]["net"]["state_stddev"]
+    averages = {"moving_average_decay": 0.99, "moving_average_eps": 1e-6}
+    assert settings == {**notebook, "update_rule": {**notebook["update_rule"], **averages}}
 
 
 # The command

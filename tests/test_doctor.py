@@ -99,7 +99,7 @@ def test_the_manifest_is_read_with_care(content, commit, reason, tmp_path):
 
 
 def test_json_tells_what_the_screen_tells(tmp_path, capsys):
-    code = doctor.run(argparse.Namespace(json=str(tmp_path / "doctor.json")))
+    code = doctor.run(argparse.Namespace(json=tmp_path / "doctor.json"))
     written = json.loads((tmp_path / "doctor.json").read_text())
     assert written["exit_code"] == code
     assert written["original"]["state"] in capsys.readouterr().out

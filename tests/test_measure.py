@@ -18,11 +18,11 @@ from parity.layers import REGISTRY
 from parity.layers.draw import case_inputs
 from parity.sigma import CARRIED, NONE, Rounding
 from parity.tolerance import RECORDED, Uninformative
-from reference import monte_carlo
 from reference.jax_runtime import InterpreterError, JaxImplementation
-from reference.monte_carlo.primitives import ROUNDED
+from reference.monte_carlo import primitives
 from reference.record import calibrate
 from reference.record.case import AT_FULL_SIZE, check_informative, record, silent
+from reference.record.worker import record_layer
 from tests import made
 
 NAME = "ops/signed_hyperbolic"
@@ -211,21 +211,44 @@ def test_perturbed_layers_are_those_of_the_inner_ones(standin):
 # The interpreter is held to the program that it interprets
 
 
-def wrong_by(factor):
-    """An interpreter whose `exp` is off by a factor."""
-    exact, roundings = ROUNDED["exp"]
-    return {**ROUNDED, "exp": (lambda x: exact(x) * factor, roundings)}
+def off_by(ufunc):
+    """An elementwise operation that is wrong by more than its rounding explains."""
+    return lambda *operands: ufunc(*operands) * (1.0 + 1e-12)
 
 
-def exponential():
-    return JaxImplementation("exponential", "", {"ops/two_hot": lambda x, s: {"out": jnp.exp(x["x"])}})
+def transposed(params, x):
+    """A `reshape` in the order of Fortran."""
+    return x.transpose(0, *range(x.ndim - 1, 0, -1)).reshape(len(x), *params["new_sizes"])
 
 
-@pytest.mark.parametrize("kind", ["value", "vjp"])
-def test_an_interpreter_that_computes_something_else_is_refused(monkeypatch, kind):
-    x, wrt = {"x": np.linspace(-1.0, 1.0, 5)}, ["x"] if kind == "vjp" else []
-    asked = ("ops/two_hot", x, {}, {"out": np.ones(5)} if wrt else {}, wrt, [53, 24])
-    assert exponential().rounding(*asked).sigmas[kind]
-    monkeypatch.setattr(monte_carlo, "ROUNDED", wrong_by(1.0 + 1e-12))
-    with pytest.raises(InterpreterError, match="value of out .*DIFFERENT.* An operation in reference/monte_carlo/"):
-        exponential().rounding(*asked)
+MISTAKES = {  # what the layer computes; the kind that is wrong, and its output; the table, operation and mistake
+    "an elementwise operation": (jnp.exp, "value of out", "ROUNDED", "exp", (off_by(np.exp), 1)),
+    "a move of data": (lambda x: jnp.exp(x).reshape(2, 3), "value of out", "EXACT", "reshape", transposed),
+    "of an integer": (lambda x: jnp.argmax(x, 0), "value of out", "EXACT", "argmax", lambda params, x: np.argmin(x, 1)),
+    "in the gradient alone": (jnp.square, "vjp of x", "ROUNDED", "mul", (off_by(np.multiply), 1)),
+}
+
+
+@pytest.mark.parametrize("bits", [[53, 24], [24]])
+@pytest.mark.parametrize(("function", "where", "table", "operation", "wrong"), MISTAKES.values(), ids=list(MISTAKES))
+def test_an_interpreter_that_computes_something_else_is_refused(
+    monkeypatch, function, where, table, operation, wrong, bits
+):
+    x = np.array([[0.3, -1.2], [0.7, 2.5], [-0.4, 1.1]])
+    layer = JaxImplementation("one", "", {"ops/two_hot": lambda x, s: {"out": function(x["x"])}})
+    out = layer.run("ops/two_hot", {"x": x}, {}, "float64")["out"]
+    cotangents = {"out": np.ones(out.shape)} if out.dtype.kind == "f" else {}
+    asked = ("ops/two_hot", {"x": x}, {}, cotangents, ["x"] if cotangents else [], bits, "some_case")
+    layer.rounding(*asked)
+    monkeypatch.setitem(getattr(primitives, table), operation, wrong)
+    expected = rf"ops/two_hot\[some_case\] {where} .*(worst element| at) \[.* in reference/monte_carlo/ is wrong"
+    with pytest.raises(InterpreterError, match=expected):
+        layer.rounding(*asked)
+
+
+def test_a_case_is_not_recorded_by_an_interpreter_that_is_wrong(standin, monkeypatch):
+    monkeypatch.setitem(primitives.ROUNDED, "sqrt", (off_by(np.sqrt), 1))
+    layer = replace(LAYER, cases=(PLAIN,))
+    goldens, (refusal,) = record_layer(standin, layer, {})
+    assert goldens == []
+    assert refusal.startswith(f"{NAME}[{PLAIN.name}] value of out (float64): DIFFERENT; worst element")

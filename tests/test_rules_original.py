@@ -77,7 +77,7 @@ def originals_agent(name, config):
 def theirs(name, config, params, rollouts):
     jax, types = importlib.import_module("jax"), importlib.import_module("disco_rl.types")
     agent_lib = importlib.import_module("disco_rl.agent")
-    trees = importlib.import_module("reference.original.trees")
+    flat_dict = importlib.import_module("reference.flat_dict")
     agent = originals_agent(name, config)
     unroll = agent.update_rule.unroll_meta_net
 
@@ -92,7 +92,7 @@ def theirs(name, config, params, rollouts):
         state, _, log = agent.learner_step(None, given, state, {}, {}, False)
         return state, log["total_loss"]
 
-    start = trees.nested("p", {f"p/{k}": jax.numpy.asarray(v) for k, v in params.items()})
+    start = flat_dict.nested("p", {f"p/{k}": jax.numpy.asarray(v) for k, v in params.items()})
     rule_state = agent.update_rule.init_meta_state(None, start)
     wide = jax.tree.map(lambda x: x.astype("float64"), rule_state)
     state = agent_lib.LearnerState(params=start, opt_state=agent._optimizer.init(start), meta_state=wide)
@@ -100,7 +100,7 @@ def theirs(name, config, params, rollouts):
     for arrays, advs in rollouts:
         state, total = jitted(state, arrays, advs)
         totals.append(float(total))
-    flat = trees.flattened("p", state.params)
+    flat = flat_dict.flattened("p", state.params)
     return {k.removeprefix("p/"): np.asarray(v) for k, v in flat.items()}, totals
 
 

@@ -193,7 +193,7 @@ def test_the_command_returns_a_code_and_a_sentence(content, code, tmp_path, caps
     path = tmp_path / "w.npz"
     if content:
         _write(path, content)
-    args = argparse.Namespace(path=str(path), download=False, json=str(tmp_path / "w.json"))
+    args = argparse.Namespace(path=str(path), download=False, json=tmp_path / "w.json")
     assert command.run(args) == code
     printed = capsys.readouterr().out.strip()
     assert "\n" not in printed

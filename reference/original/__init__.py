@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from parity.runs.curves import Step
 from parity.runs.spec import RunSpec
 from reference.devices import on_devices
+from reference.flat_dict import LayerFn
 from reference.identity import describe
-from reference.jax_runtime import JaxImplementation, LayerFn
+from reference.jax_runtime import JaxImplementation
 from reference.original import curves, elementary, environments, learning, metatraining, networks, rules, values
 
 

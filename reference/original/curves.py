@@ -6,51 +6,18 @@ device that is the same as compiling them, and the keys are split in the same wa
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
-from disco_rl import agent as agent_lib
 from disco_rl import types
-from disco_rl.environments import jittable_envs
-from ml_collections import config_dict
 
 from parity.runs.curves import Step
 from parity.runs.spec import RunSpec
-
-NET = ("head_mlp_hiddens", "lstm_size")
-META_NET = ("prediction_size", "hidden_size")
-
-
-def agent_settings(spec: RunSpec) -> config_dict.ConfigDict:
-    """The original's own settings of the rule, with what the run changes."""
-    sizes = spec.agent
-    if spec.rule == "actor_critic":
-        config = agent_lib.get_settings_actor_critic()
-        config.hyper_params.entropy_cost = sizes["entropy_cost"]
-        config.update_rule = config_dict.ConfigDict({"normalize_adv": sizes["normalize_adv"]})
-    else:
-        config = agent_lib.get_settings_disco()
-        config.update_rule.num_bins, config.update_rule.max_abs_value = sizes["num_bins"], sizes["max_abs_value"]
-        for name in META_NET:
-            config.update_rule.net[name] = sizes[name]
-        config.update_rule.net.meta_rnn_kwargs.hidden_size = sizes["meta_hidden_size"]
-        for name in NET:
-            config.net_settings.net_args.model_kwargs[name] = sizes[name]
-    config.net_settings.net_args.dense = tuple(sizes["dense"])
-    config.learning_rate = sizes["learning_rate"]
-    return config
-
-
-def meta_params(spec: RunSpec) -> dict[str, dict[str, np.ndarray]]:
-    """The weights of the rule, by module; empty for a rule without any."""
-    nested: dict[str, dict[str, np.ndarray]] = {}
-    for name, value in spec.meta_params().items():
-        module, _, leaf = name.rpartition("/")
-        nested.setdefault(module, {})[leaf] = value
-    return nested
+from reference.flat_dict import below, nested
+from reference.original import learning, rules
+from reference.original.environments import vectorised_catch
+from reference.original.notebook import Replay
 
 
 class World(NamedTuple):
@@ -62,23 +29,18 @@ class World(NamedTuple):
 
 
 class Loop:
-    """The original's agent and environments, and its two compiled functions."""
+    """An agent of the original on its vectorised Catch, and two compiled functions: a rollout and a learner step."""
 
-    def __init__(self, spec: RunSpec):
-        """Makes them; nothing is compiled yet."""
-        self.length, self.num_envs = spec.rollout_shape
-        board = config_dict.ConfigDict({"rows": spec.loop.rows, "columns": spec.loop.columns})
-        self.env = jittable_envs.CatchJittableEnvironment(self.num_envs, board)
-        self.agent = agent_lib.Agent(
-            agent_settings=agent_settings(spec),
-            single_observation_spec=self.env.single_observation_spec(),
-            single_action_spec=self.env.single_action_spec(),
-            batch_axis_name=None,
-        )
-        self.act = jax.jit(self._act)
-        self.learn = jax.jit(self.agent.learner_step, static_argnums=5)
+    def __init__(self, agent: Any, num_envs: int, board: tuple[int, int], length: int):
+        """Takes the agent, and the sizes of a rollout; nothing is compiled yet."""
+        self.agent, self.num_envs, self.length = agent, num_envs, length
+        self.env = vectorised_catch(num_envs, *board)
+        self.act = jax.jit(self.rollout)
+        self.learn = jax.jit(agent.learner_step, static_argnums=5)
 
-    def _act(self, params: Any, world: World, key: jax.Array) -> tuple[World, types.ActorRollout]:
+    def rollout(self, params: Any, world: World, key: jax.Array) -> tuple[World, types.ActorRollout]:
+        """The world afterwards, and what was recorded."""
+
         def step(world: World, key: jax.Array) -> tuple[World, Any]:
             acted, actor_state = self.agent.actor_step(params, key, world.timestep, world.actor_state)
             env_state, timestep = self.env.step(world.env_state, acted.actions)
@@ -94,22 +56,35 @@ class Loop:
         return world, self.agent.initial_learner_state(key)
 
 
+def agent_for(spec: RunSpec) -> Any:
+    """The original's agent for a run."""
+    return (learning if spec.rule == "disco" else rules).agent_for(spec.settings)
+
+
+def loop_for(spec: RunSpec) -> Loop:
+    """The loop of a run."""
+    length, num_envs = spec.rollout_shape
+    return Loop(agent_for(spec), num_envs, (spec.loop.rows, spec.loop.columns), length)
+
+
+def meta_params(spec: RunSpec) -> Any:
+    """The weights of the rule, by module; empty for a rule without any."""
+    return nested("meta_params", below("meta_params", spec.meta_params()))
+
+
 def train(spec: RunSpec) -> Iterator[Step]:
     """A run in float32: after each step the frames so far, which episodes that ended were caught, the value loss."""
-    loop, weights, key = Loop(spec), meta_params(spec), jax.random.PRNGKey(spec.seed)
+    loop, weights, key = loop_for(spec), meta_params(spec), jax.random.PRNGKey(spec.seed)
     world, learner = loop.start(key)
-    batch_size = spec.loop.batch_size
-    buffer: deque[Any] = deque(maxlen=spec.loop.capacity)
-    draws = np.random.default_rng(spec.loop.replay_seed)
+    replay = Replay(spec.loop.capacity, spec.loop.replay_seed)
     for step in range(spec.num_steps):
         key, actor_key, learner_key = jax.random.split(key, 3)
         world, rollout = loop.act(learner.params, world, jax.random.split(actor_key, 1)[0])
         acted = jax.device_get(rollout)
-        buffer.extend(jax.tree.map(lambda x, i=i: x[:, i], acted) for i in range(loop.num_envs))
+        replay.add(acted)
         logs: dict[str, Any] = {}
-        if len(buffer) >= batch_size:
-            drawn = [buffer[i] for i in draws.integers(len(buffer), size=batch_size)]
-            batch = jax.tree.map(lambda *x: np.stack(x, axis=1), *drawn)
+        if len(replay) >= spec.loop.batch_size:
+            batch, _ = replay.sample(spec.loop.batch_size)
             learner_key = jax.random.split(learner_key, 1)[0]
             learner, _, logs = loop.learn(learner_key, batch, learner, world.actor_state, weights, False)
         caught = (acted.rewards[acted.discounts == 0] > 0).tolist()

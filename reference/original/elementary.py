@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import distrax
 import haiku as hk
-import jax
 import jax.numpy as jnp
 import rlax
 from disco_rl import types, utils
 from disco_rl.update_rules import input_transforms
 from disco_rl.value_fns import value_utils
 
-from reference.jax_runtime import LayerFn
+from reference.flat_dict import LayerFn, Settings, Tensors, below, under
 
-Tensors = dict[str, jax.Array]
-Settings = dict[str, Any]
+EMAS = ("adv_ema", "td_ema")
 
 
 def transform(x: Tensors, s: Settings, name: str) -> Tensors:
@@ -76,17 +75,23 @@ def importance_weight(x: Tensors, s: Settings) -> Tensors:
 
 def ema_state(prefix: str, x: Tensors) -> types.EmaState:
     """A moving average's state from its three scalars."""
-    parts = ("moment1", "moment2", "decay_product")
-    return types.EmaState(**{part: x[f"{prefix}/{part}"] for part in parts})
+    return types.EmaState(**under(prefix, x))
 
 
 def flat_ema(prefix: str, state: types.EmaState) -> Tensors:
     """The inverse of `ema_state`."""
-    return {
-        f"{prefix}/moment1": state.moment1,
-        f"{prefix}/moment2": state.moment2,
-        f"{prefix}/decay_product": state.decay_product,
-    }
+    return below(prefix, {part: state[part] for part in ("moment1", "moment2", "decay_product")})
+
+
+def ema_states(x: Tensors) -> dict[str, types.EmaState]:
+    """Both moving averages of a rule, by the original's names."""
+    return {f"{name}_state": ema_state(name, x) for name in EMAS}
+
+
+def flat_emas(states: Mapping[str, Any]) -> Tensors:
+    """The inverse of `ema_states`."""
+    adv, td = (flat_ema(name, states[f"{name}_state"]) for name in EMAS)
+    return adv | td
 
 
 def average(decay: float, eps: float) -> utils.MovingAverage:

@@ -7,6 +7,7 @@ and drawing an integer gives the key's first word. The host's environments canno
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -18,16 +19,15 @@ from disco_rl.environments import catch, jittable_envs
 from disco_rl.environments.wrappers import batched_env, batched_jittable_env
 from ml_collections import config_dict
 
+from reference.flat_dict import Settings, Tensors
 from reference.jax_runtime import on_host, precision
 from reference.original import notebook
 
-Tensors = dict[str, jax.Array]
-Settings = dict[str, Any]
 
-
-def board(s: Settings, **more: Any) -> config_dict.ConfigDict:
-    """The original's settings of a board."""
-    return config_dict.ConfigDict({"rows": s["fall"] + 1, "columns": s["columns"], **more})
+def vectorised_catch(num_envs: int, rows: int, columns: int) -> jittable_envs.CatchJittableEnvironment:
+    """The vectorised Catch on boards of a size."""
+    board = config_dict.ConfigDict({"rows": rows, "columns": columns})
+    return jittable_envs.CatchJittableEnvironment(num_envs, board)
 
 
 def _split(key: jax.Array, num: int = 2) -> jax.Array:
@@ -65,14 +65,14 @@ def _given_columns() -> Any:
 
 def catch_reset(x: Tensors, s: Settings) -> Tensors:
     """The vectorised Catch's start."""
-    env = jittable_envs.CatchJittableEnvironment(s["B"], board(s))
+    env = vectorised_catch(s["B"], s["fall"] + 1, s["columns"])
     with _given_columns():
         return _shown(*env.reset(_keys(x["ball_columns"])))
 
 
 def catch_step(x: Tensors, s: Settings) -> Tensors:
     """The vectorised Catch's step."""
-    env = jittable_envs.CatchJittableEnvironment(s["B"], board(s))
+    env = vectorised_catch(s["B"], s["fall"] + 1, s["columns"])
     paddle_row = jnp.full_like(x["actions"], s["fall"])
     parts = (x["state/ball_row"], x["state/ball_column"], paddle_row, x["state/paddle_column"])
     state = batched_jittable_env.EnvState(state=jnp.stack(parts, axis=1), rng=_keys(x["ball_columns"]))
@@ -80,24 +80,19 @@ def catch_step(x: Tensors, s: Settings) -> Tensors:
         return _shown(*env.step(state, x["actions"]))
 
 
-class Given:
-    """Stands in for NumPy's generator in one environment: gives the columns of a list, one after the other."""
-
-    def __init__(self, columns: np.ndarray):
-        """Takes the columns."""
-        self._columns: Iterator[int] = iter(columns.tolist())
-
-    def randint(self, below: int) -> int:
-        """The next column."""
-        return next(self._columns)
+def _generator_of(columns: np.ndarray) -> Any:
+    """Stands in for NumPy's generator in one environment: the columns of a list, one after the other."""
+    following: Iterator[int] = iter(columns.tolist())
+    return SimpleNamespace(randint=lambda below: next(following))
 
 
 @on_host
 def host_catch(x: Tensors, s: Settings) -> Tensors:
     """The host's Catch, its columns given."""
-    given = iter([Given(column) for column in np.asarray(x["ball_columns"]).T])
-    with precision("float32"), mock.patch.object(np.random, "RandomState", lambda _: next(given)):
-        env = catch.CatchEnvironment(s["B"], board(s, random_seed=0))
+    generators = iter([_generator_of(column) for column in np.asarray(x["ball_columns"]).T])
+    board = config_dict.ConfigDict({"rows": s["fall"] + 1, "columns": s["columns"], "random_seed": 0})
+    with precision("float32"), mock.patch.object(np.random, "RandomState", lambda _: next(generators)):
+        env = catch.CatchEnvironment(s["B"], board)
     steps = [env.reset(None)[1]]
     steps += [env.step(None, actions)[1] for actions in np.asarray(x["actions"])]
     fields = {name: np.stack([getattr(step, name) for step in steps]) for name in ("observation", "reward")}

@@ -13,14 +13,16 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from disco_rl.environments import jittable_envs
 from dm_env import StepType
-from ml_collections import config_dict
 
 from parity.layers.spec import Arrays
 from parity.runs.spec import RunSpec, gumbel
-from reference.jax_runtime import Tensors, cast, precision
+from reference.flat_dict import Tensors, below, only, under
+from reference.jax_runtime import cast, precision
 from reference.original import learning, rules
+from reference.original.curves import agent_for
+from reference.original.environments import vectorised_catch
+from reference.original.notebook import Replay
 
 COMPILER_OPTIONS: dict[str, Any] = {}  # XLA's own, as users have them
 FIELDS = ("observations", "actions", "rewards", "discounts", "logits")
@@ -67,31 +69,22 @@ class Step(NamedTuple):
     params: Arrays
 
 
-def agent_for(spec: RunSpec) -> Any:
-    """The original's agent for a run."""
-    return (learning if spec.rule == "disco" else rules).agent_for(spec.settings)
-
-
-def _flat(spec: RunSpec, state: Any) -> Tensors:
-    return learning._flat_learner_state(state) if spec.rule == "disco" else rules.flat_learner_state(state)
-
-
 def fresh_learner(spec: RunSpec) -> Arrays:
     """The learner's state as the notebook makes it from the seed, in float32."""
     with precision("float32"):
         state = agent_for(spec).initial_learner_state(jax.random.PRNGKey(spec.seed))
-        return {name: np.asarray(value) for name, value in _flat(spec, state).items()}
+        flat = (learning if spec.rule == "disco" else rules).flat_learner_state(state)
+        return {name: np.asarray(value) for name, value in flat.items()}
 
 
 def initial_params(spec: RunSpec) -> Arrays:
     """The agent's first parameters by their names, float32."""
-    return {name[7:]: value for name, value in fresh_learner(spec).items() if name.startswith("params/")}
+    return under("params", fresh_learner(spec))
 
 
 def _started_from(learner: Arrays, params: Arrays) -> Arrays:
     """A fresh learner with other parameters, online and target."""
-    places = ("params/", "meta_state/target_params/")
-    replaced = {f"{place}{name}": value for place in places for name, value in params.items()}
+    replaced = below("params", params) | below("meta_state/target_params", params)
     return {name: replaced.get(name, value) for name, value in learner.items()}
 
 
@@ -107,19 +100,14 @@ class OriginalLoop:
     def __init__(self, spec: RunSpec, dtype: str, params: Arrays):
         """Sets everything up; compiles when it first runs."""
         self.spec, self.dtype = spec, dtype
-        meta_params = {f"meta_params/{name}": value for name, value in spec.meta_params().items()}
         with precision(dtype):
             self.learner = cast(_started_from(fresh_learner(spec), params), dtype)
-            self._meta_params = cast(meta_params, dtype)
+            self._meta_params = cast(below("meta_params", spec.meta_params()), dtype)
         settings = json.dumps(spec.settings, sort_keys=True)
         self._act, self._learn = _programs(spec.rule, settings, json.dumps(COMPILER_OPTIONS))
-        board = config_dict.ConfigDict({"rows": spec.loop.rows, "columns": spec.loop.columns})
-        env = jittable_envs.CatchJittableEnvironment(spec.loop.num_envs, board)
+        env = vectorised_catch(spec.loop.num_envs, spec.loop.rows, spec.loop.columns)
         self._env_step = jax.jit(env.step)
         self._env_state, self._shown = env.reset(jax.random.PRNGKey(spec.seed))
-
-    def _params(self) -> Tensors:
-        return {name: value for name, value in self.learner.items() if name.startswith("params/")}
 
     def act(self, gumbels: np.ndarray) -> Arrays:
         """One step of the actor and of the environments, the noise [B, A] given."""
@@ -129,7 +117,10 @@ class OriginalLoop:
             "gumbel": gumbels.astype(self.dtype),
         }
         with precision(self.dtype):
-            out = {name: np.asarray(x) for name, x in self._act({**cast(seen, self.dtype), **self._params()}).items()}
+            out = {
+                name: np.asarray(x)
+                for name, x in self._act({**cast(seen, self.dtype), **only("params", self.learner)}).items()
+            }
         step = {
             "observations": seen["observation"],
             "rewards": np.asarray(self._shown.reward).astype(self.dtype),
@@ -142,25 +133,19 @@ class OriginalLoop:
     def learn(self, batch: Arrays) -> dict[str, float]:
         """One learner step on a rollout [L, batch]; returns its logs."""
         with precision(self.dtype):
-            rollout = cast({f"rollout/{name}": value for name, value in batch.items()}, self.dtype)
+            rollout = cast(below("rollout", batch), self.dtype)
             out = self._learn(self.learner, rollout, self._meta_params)
             self.learner = {name: out[name] for name in self.learner}
-        return {name[4:]: float(value) for name, value in out.items() if name.startswith("log/") and value.ndim == 0}
+        return {name: float(value) for name, value in under("log", out).items() if value.ndim == 0}
 
     def steps(self) -> Iterator[Step]:
-        """Trains, step by step.
-
-        Reference: colabs/eval.ipynb::SimpleReplayBuffer
-        """
-        loop, buffer = self.spec.loop, list[Arrays]()
-        rng = np.random.default_rng(loop.replay_seed)
+        """Trains, step by step."""
+        loop = self.spec.loop
+        replay = Replay(loop.capacity, loop.replay_seed)
         for _, gumbels in zip(range(loop.num_steps), noise(self.spec), strict=False):
             acted = [self.act(step_gumbels) for step_gumbels in gumbels]
             rollout = {name: np.stack([step[name] for step in acted]) for name in FIELDS}
-            buffer += [{name: value[:, i] for name, value in rollout.items()} for i in range(loop.num_envs)]
-            buffer = buffer[-loop.capacity :]
-            logs = {}
-            if len(buffer) >= loop.batch_size:
-                drawn = [buffer[i] for i in rng.integers(len(buffer), size=loop.batch_size)]
-                logs = self.learn({name: np.stack([acted[name] for acted in drawn], axis=1) for name in FIELDS})
-            yield Step(rollout, gumbels, logs, {name[7:]: np.asarray(x) for name, x in self._params().items()})
+            replay.add(rollout)
+            logs = self.learn(replay.sample(loop.batch_size)[0]) if len(replay) >= loop.batch_size else {}
+            params = {name: np.asarray(value) for name, value in under("params", self.learner).items()}
+            yield Step(rollout, gumbels, logs, params)

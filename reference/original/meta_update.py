@@ -10,14 +10,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from disco_rl import types, utils
-from disco_rl.environments import jittable_envs
-from ml_collections import config_dict
+from disco_rl import utils
 
 from parity.layers import REGISTRY, params
+from reference.flat_dict import Tensors, below, flattened, nested
 from reference.original import learning, metatraining
-from reference.original.short_run import _unroll
-from reference.original.trees import flattened, nested
+from reference.original.curves import Loop, World
 
 SIZES: dict[str, Any] = {
     **{name: value for name, value in params.FULL_SIZE.items() if name != "obs"},
@@ -35,9 +33,8 @@ def settings(rows: int, columns: int) -> dict[str, Any]:
 class Agent(NamedTuple):
     """What an agent of the population carries on."""
 
-    state: dict[str, jax.Array]
-    env_state: Any
-    timestep: Any
+    state: Tensors
+    world: World
 
 
 class Notebook:
@@ -46,10 +43,10 @@ class Notebook:
     def __init__(self, agents: int = 2, rows: int = 5, columns: int = 5) -> None:
         """Makes fresh agents and random meta-parameters."""
         self.s = settings(rows, columns)
-        board = config_dict.ConfigDict({"rows": rows, "columns": columns})
-        self.env = jittable_envs.CatchJittableEnvironment(self.s["B"], board)
-        self.agent, self.value_fn = learning.agent_for(self.s), metatraining.value_function(self.s)
-        meta_params, _ = self.agent.update_rule.init_params(jax.random.PRNGKey(1))
+        rollouts_length = (self.s["T"] + 1) * (self.s["S"] + 2)  # one for each inner update, and twice that to validate
+        self.loop = Loop(learning.agent_for(self.s), self.s["B"], (rows, columns), rollouts_length)
+        self.value_fn = metatraining.value_function(self.s)
+        meta_params, _ = self.loop.agent.update_rule.init_params(jax.random.PRNGKey(1))
         self.meta_params = flattened("meta_params", meta_params)
         self.optimiser = optax.adam(learning_rate=META_LEARNING_RATE)
         self.opt_state = self.optimiser.init(self.meta_params)
@@ -57,32 +54,28 @@ class Notebook:
         self.key, self.meta_update = jax.random.PRNGKey(5), jax.jit(self._meta_update)
 
     def _fresh(self, key: jax.Array) -> Agent:
-        env_state, timestep = self.env.reset(key)
-        seen = utils.zeros_like_spec(self.env.single_observation_spec(), prepend_shape=(self.s["B"],))
-        value = metatraining._flat_value_state(self.value_fn.initial_state(key, seen))
-        learner = learning._flat_learner_state(self.agent.initial_learner_state(key))
-        return Agent({**learner, **{f"value/{name}": x for name, x in value.items()}}, env_state, timestep)
+        world, learner = self.loop.start(key)
+        seen = utils.zeros_like_spec(self.loop.env.single_observation_spec(), prepend_shape=(self.s["B"],))
+        value = metatraining.flat_value_state(self.value_fn.initial_state(key, seen))
+        return Agent({**learning.flat_learner_state(learner), **below("value", value)}, world)
 
-    def _rollouts(self, agent: Agent, key: jax.Array) -> tuple[dict[str, jax.Array], Agent]:
+    def _rollouts(self, agent: Agent, key: jax.Array) -> tuple[Tensors, Agent]:
         """A rollout for each inner update and a validation rollout of twice the length."""
         length, count = self.s["T"] + 1, self.s["S"]
-        keys = jax.random.split(key, length * (count + 2))
-        start = (nested("params", agent.state), agent.env_state, agent.timestep)
-        (env_state, timestep), steps = _unroll(self.agent, self.env, *start, keys)
-        whole = types.ActorRollout.from_timestep(steps)
+        world, whole = self.loop.rollout(nested("params", agent.state), agent.world, key)
         named = {name: whole[name] for name in ("observations", "actions", "rewards", "discounts", "logits")}
-        train = {f"train/{k}": x[: count * length].reshape(count, length, *x.shape[1:]) for k, x in named.items()}
-        valid = {f"valid/{k}": x[count * length :] for k, x in named.items()}
-        return {**train, **valid}, Agent(agent.state, env_state, timestep)
+        train = {k: x[: count * length].reshape(count, length, *x.shape[1:]) for k, x in named.items()}
+        valid = {k: x[count * length :] for k, x in named.items()}
+        return {**below("train", train), **below("valid", valid)}, Agent(agent.state, world)
 
     def _meta_update(self, meta_params: Any, opt_state: Any, agents: list[Agent], key: jax.Array) -> Any:
         grads, after = [], []
         for agent, agent_key in zip(agents, jax.random.split(key, len(agents)), strict=True):
             rollouts, agent = self._rollouts(agent, agent_key)
-            gradient = jax.grad(metatraining._outer_loss, has_aux=True)
+            gradient = jax.grad(metatraining.outer_loss_at, has_aux=True)
             own, new = gradient(meta_params, {**agent.state, **rollouts}, self.s)
             grads.append(own)
-            after.append(Agent({name: new[name] for name in agent.state}, agent.env_state, agent.timestep))
+            after.append(Agent({name: new[name] for name in agent.state}, agent.world))
         mean = jax.tree.map(lambda *g: jnp.stack(g).mean(axis=0), *grads)
         updates, opt_state = self.optimiser.update(mean, opt_state)
         return optax.apply_updates(meta_params, updates), opt_state, after

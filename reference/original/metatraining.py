@@ -6,10 +6,6 @@ order in which the notebook calls them.
 
 from __future__ import annotations
 
-import functools
-import json
-from typing import Any
-
 import distrax
 import jax
 import jax.numpy as jnp
@@ -18,12 +14,18 @@ import rlax
 from disco_rl import types, utils
 from disco_rl.value_fns import value_fn, value_utils
 
-from reference.original.elementary import average, ema_state, flat_ema
-from reference.original.learning import agent_for, learner_step
-from reference.original.trees import flattened, nested, under
-
-Tensors = dict[str, jax.Array]
-Settings = dict[str, Any]
+from reference.flat_dict import Settings, Tensors, below, flattened, nested, only, under
+from reference.original.elementary import ema_states, flat_emas
+from reference.original.learning import (
+    adam_state,
+    agent_for,
+    chain_state,
+    flat_adam,
+    learner_step,
+    once_for_settings,
+    rollout,
+)
+from reference.original.values import value_outs
 
 
 def vtrace(x: Tensors, s: Settings) -> Tensors:
@@ -53,33 +55,16 @@ def _recorded(x: Tensors, s: Settings) -> types.ActorRollout | types.UpdateRuleI
 
 def outs_v(x: Tensors, s: Settings) -> Tensors:
     """All value outputs that mean something without action values, and both moving averages."""
-    ema = average(s["decay"], s["eps"])
-    result, adv_ema, td_ema = value_utils.get_value_outs(
-        value_net_out=x["value_out"],
-        target_value_net_out=x["target_value_out"],
-        q_net_out=None,
-        target_q_net_out=None,
-        rollout=_recorded(x, s),
-        pi_logits=x["pi_logits"],
-        discount=s["discount"],
-        lambda_=s["lambda"],
-        nonlinear_transform=s["nonlinear"],
-        categorical_value=s["categorical"],
-        max_abs_value=s["max_abs_value"],
-        drop_last=s["drop_last"],
-        adv_ema_state=ema_state("adv_ema", x),
-        adv_ema_fn=ema,
-        td_ema_state=ema_state("td_ema", x),
-        td_ema_fn=ema,
-    )
+    nets = {"value_net_out": x["value_out"], "target_value_net_out": x["target_value_out"]}
+    nets |= {"q_net_out": None, "target_q_net_out": None}
+    result, averages = value_outs(x, s, rollout=_recorded(x, s), drop_last=s["drop_last"], **nets)
     names = ("value", "target_value", "rho", "adv", "normalized_adv", "value_target", "td", "normalized_td")
-    outs = {name: result[name] for name in (*names, "normalized_qv_adv")}
-    return {**outs, **flat_ema("adv_ema", adv_ema), **flat_ema("td_ema", td_ema)}
+    return {**{name: result[name] for name in (*names, "normalized_qv_adv")}, **averages}
 
 
-@functools.cache
-def _value_function(settings: str) -> value_fn.ValueFunction:
-    s = json.loads(settings)
+@once_for_settings
+def value_function(s: Settings) -> value_fn.ValueFunction:
+    """The original's value function for our settings."""
     config = types.ValueFnConfig(
         net="mlp",
         net_args={"dense": tuple(s["value_dense"]), "head_w_init_std": 1e-2, "action_spec": ()},
@@ -90,58 +75,35 @@ def _value_function(settings: str) -> value_fn.ValueFunction:
     return value_fn.ValueFunction(config, axis_name=s.get("axis_name"))
 
 
-def value_function(s: Settings) -> value_fn.ValueFunction:
-    """The original's value function for our settings."""
-    return _value_function(json.dumps(s, sort_keys=True))
-
-
 def _value_state(x: Tensors, function: value_fn.ValueFunction) -> types.ValueState:
-    params = nested("params", x)
-    adam = optax.ScaleByAdamState(count=x["opt/count"], mu=nested("opt/mu", x), nu=nested("opt/nu", x))
-    return types.ValueState(
-        params=params,
-        state={},
-        opt_state=(adam, *function._value_opt.init(params)[1:]),
-        adv_ema_state=ema_state("adv_ema", x),
-        td_ema_state=ema_state("td_ema", x),
-    )
+    optimiser = chain_state(x, function._value_opt)
+    return types.ValueState(params=nested("params", x), state={}, opt_state=optimiser, **ema_states(x))
 
 
-def _flat_value_state(state: types.ValueState) -> Tensors:
-    adam = state.opt_state[0]
-    return {
-        **flattened("params", state.params),
-        **{"opt/count": adam.count, **flattened("opt/mu", adam.mu), **flattened("opt/nu", adam.nu)},
-        **flat_ema("adv_ema", state.adv_ema_state),
-        **flat_ema("td_ema", state.td_ema_state),
-    }
-
-
-def _rollout(x: Tensors) -> types.ActorRollout:
-    fields = {name: x[name] for name in ("observations", "actions", "rewards", "discounts", "logits")}
-    return types.ActorRollout(**fields, agent_outs={"logits": x["logits"]}, states={})
+def flat_value_state(state: types.ValueState) -> Tensors:
+    """What a value function's learner carries on."""
+    return {**flattened("params", state.params), **flat_adam(state.opt_state[0]), **flat_emas(state)}
 
 
 def value_update(x: Tensors, s: Settings) -> Tensors:
     """One update of the value function."""
     function = value_function(s)
-    state, _, log = function.update(_value_state(x, function), _rollout(under("rollout", x)), x["pi_logits"])
+    state, _, log = function.update(_value_state(x, function), rollout(under("rollout", x)), x["pi_logits"])
     logs = {"value_loss": log["value_loss"], "td": log["value_td"], "normalized_td": log["value_normalized_td"]}
-    return {**_flat_value_state(state), **logs}
+    return {**flat_value_state(state), **logs}
 
 
 def _inner_updates(x: Tensors, s: Settings) -> tuple[Tensors, Tensors, Tensors]:
-    """States of agent and value function after all inner updates, and what the rule said at each of them."""
+    """States of agent and value function after all inner updates, and what the rule gave at each of them."""
     agent, rollouts = agent_for(s), under("train", x)
-    meta_params = {name: value for name, value in x.items() if name.startswith("meta_params/")}
-    apart = ("train/", "valid/", "value/", "meta_params/")
+    meta_params, apart = only("meta_params", x), ("train/", "valid/", "value/", "meta_params/")
     start = {name: value for name, value in x.items() if not name.startswith(apart)}
 
     def step(carry: tuple[Tensors, Tensors], taken: Tensors) -> tuple[tuple[Tensors, Tensors], Tensors]:
         learner, value = carry
-        named = {f"rollout/{name}": part for name, part in taken.items()}
+        named = below("rollout", taken)
         out = learner_step({**learner, **named, **meta_params}, {**s, "is_meta_training": True}, keep_meta_out=True)
-        agent_out, _ = agent.unroll_net(nested("params", learner), {}, _rollout(taken))
+        agent_out, _ = agent.unroll_net(nested("params", learner), {}, rollout(taken))
         new_value = value_update({**value, **named, "pi_logits": agent_out["logits"]}, s)
         new = {name: out[name] for name in learner}, {name: new_value[name] for name in value}
         return new, under("meta_out", out)
@@ -150,10 +112,10 @@ def _inner_updates(x: Tensors, s: Settings) -> tuple[Tensors, Tensors, Tensors]:
     return learner, value, meta_out
 
 
-def _outer_loss(meta_params: Tensors, x: Tensors, s: Settings) -> tuple[jax.Array, Tensors]:
+def outer_loss_at(meta_params: Tensors, x: Tensors, s: Settings) -> tuple[jax.Array, Tensors]:
     """The notebook's outer loss; new states and logs beside it."""
     learner, value, meta_out = _inner_updates({**x, **meta_params}, s)
-    valid = _rollout(under("valid", x))
+    valid = rollout(under("valid", x))
     out, _ = agent_for(s)._network.unroll(nested("params", learner), {}, valid.observations, None)
     function = value_function(s)
     value_outs, _, _, _ = function.get_value_outs(_value_state(value, function), valid, out["logits"])
@@ -177,29 +139,25 @@ def _outer_loss(meta_params: Tensors, x: Tensors, s: Settings) -> tuple[jax.Arra
         "val_importance_weight": jnp.mean(jnp.minimum(value_outs.rho, 1.0)),
         **{"meta_loss": loss, "pg_loss": pg_loss, "reg_loss": reg_loss},
     }
-    new_value = {f"value/{name}": part for name, part in value.items()}
-    return loss, {**learner, **new_value, **{f"log/{name}": part for name, part in logs.items()}}
+    return loss, {**learner, **below("value", value), **below("log", logs)}
 
 
 def outer_loss(x: Tensors, s: Settings) -> Tensors:
     """The outer loss's gradient for the meta-parameters."""
-    meta_params = {name: value for name, value in x.items() if name.startswith("meta_params/")}
-    grads, rest = jax.grad(_outer_loss, has_aux=True)(meta_params, x, s)
+    grads, rest = jax.grad(outer_loss_at, has_aux=True)(only("meta_params", x), x, s)
     if s.get("axis_name"):
-        logs = {name: value for name, value in rest.items() if name.startswith("log/")}
-        grads, logs = jax.lax.pmean((grads, logs), s["axis_name"])
+        grads, logs = jax.lax.pmean((grads, only("log", rest)), s["axis_name"])
         rest |= logs
-    return {**{name.replace("meta_params/", "meta_grads/", 1): value for name, value in grads.items()}, **rest}
+    return {**below("meta_grads", under("meta_params", grads)), **rest}
 
 
 def second_derivative(x: Tensors, s: Settings) -> Tensors:
     """How that gradient changes along a direction, by JVP."""
-    at = {name: value for name, value in x.items() if name.startswith("meta_params/")}
-    along = {name: x[name.replace("meta_params/", "direction/", 1)] for name in at}
     rest = {name: value for name, value in x.items() if not name.startswith("direction/")}
-    gradient = jax.grad(lambda meta_params: _outer_loss(meta_params, rest, s)[0])
-    _, change = jax.jvp(gradient, (at,), (along,))
-    return {name.replace("meta_params/", "meta_grads/", 1): value for name, value in change.items()}
+    gradient = jax.grad(lambda meta_params: outer_loss_at(meta_params, rest, s)[0])
+    along = below("meta_params", under("direction", x))
+    _, change = jax.jvp(gradient, (only("meta_params", x),), (along,))
+    return below("meta_grads", under("meta_params", change))
 
 
 def meta_update(x: Tensors, s: Settings) -> Tensors:
@@ -208,11 +166,10 @@ def meta_update(x: Tensors, s: Settings) -> Tensors:
     params = nested("meta_params", x)
     grads = utils.tree_stack([nested(f"grads/{i}", x) for i in range(s["N"])])
     mean = jax.tree.map(lambda g: g.mean(axis=0), grads)
-    adam = optax.ScaleByAdamState(count=x["opt/count"], mu=nested("opt/mu", x), nu=nested("opt/nu", x))
-    updates, (new, *_) = optimiser.update(mean, (adam, *optimiser.init(params)[1:]))
+    updates, (new, *_) = optimiser.update(mean, (adam_state(x), *optimiser.init(params)[1:]))
     return {
         **flattened("meta_params", optax.apply_updates(params, updates)),
-        **{"opt/count": new.count, **flattened("opt/mu", new.mu), **flattened("opt/nu", new.nu)},
+        **flat_adam(new),
         **{"log/meta_grad_norm": optax.global_norm(mean), "log/meta_up_norm": optax.global_norm(updates)},
     }
 

@@ -16,10 +16,8 @@ from disco_rl.networks import action_models, meta_nets, nets
 from disco_rl.update_rules import disco
 from dm_env import specs as dm_specs
 
-from reference.original.trees import flattened, nested
-
-Tensors = dict[str, jax.Array]
-Settings = dict[str, Any]
+from parity.layers.metanet import EXPERIENCE
+from reference.flat_dict import Settings, Tensors, flattened, nested, under
 
 
 def apply(fn: Callable[..., Any], params: Any, *args: Any) -> Any:
@@ -128,10 +126,9 @@ def given_noise(noise: Tensors) -> Iterator[None]:
 
 def _init(call: Callable[[], Any], x: Tensors) -> Tensors:
     """Initial parameters of what `call` builds, from given noise."""
-    noise = {name.removeprefix("noise/"): value for name, value in x.items()}
 
     def with_noise() -> None:
-        with given_noise(noise):
+        with given_noise(under("noise", x)):
             call()
 
     params, _ = hk.transform_with_state(with_noise).init(jax.random.PRNGKey(0))
@@ -145,19 +142,8 @@ def agent_init(x: Tensors, s: Settings) -> Tensors:
 
 def meta_init(x: Tensors, s: Settings) -> Tensors:
     """Initial meta-parameters."""
-    shapes = {"T+1": (2, 1), "T": (1, 1)}
-    zeros = {
-        **{
-            f"{net}_out/{head}": jnp.zeros((2, 1, *size))
-            for net in ("agent", "target", "behaviour")
-            for head, size in (("logits", (2,)), ("y", (s["P"],)), ("z", (2, s["P"])))
-        },
-        **{name: jnp.zeros(shapes["T"]) for name in ("rewards", "adv", "normalized_adv")},
-        **{name: jnp.zeros((2, 1, 2)) for name in ("q", "qv_adv", "normalized_qv_adv")},
-        "v_scalar": jnp.zeros(shapes["T+1"]),
-        "actions": jnp.zeros(shapes["T+1"], jnp.int32),
-        "is_terminal": jnp.zeros(shapes["T"], bool),
-    }
+    sizes, dtypes = {**s, "T": 1, "B": 1, "A": 2}, {"float": float, "int": jnp.int32, "bool": bool}
+    zeros = {name: jnp.zeros(spec.shape(sizes), dtypes[spec.kind]) for name, spec in EXPERIENCE.items()}
     return _init(lambda: meta_nets.LSTM(**meta_settings(s), name="lstm")(experience(zeros), None), x)
 
 
@@ -183,18 +169,14 @@ def meta_settings(s: Settings) -> dict[str, Any]:
 def experience(x: Tensors) -> types.UpdateRuleInputs:
     """The meta-network's input from named arrays."""
     scalars = ("v_scalar", "adv", "normalized_adv", "q", "qv_adv", "normalized_qv_adv")
-    heads = ("logits", "y", "z")
     return types.UpdateRuleInputs(
         observations=None,
         actions=x["actions"],
         rewards=x["rewards"],
         is_terminal=x["is_terminal"],
-        agent_out={head: x[f"agent_out/{head}"] for head in heads},
-        behaviour_agent_out={"logits": x["behaviour_out/logits"]},
-        extra_from_rule={
-            **{name: x[name] for name in scalars},
-            "target_out": {head: x[f"target_out/{head}"] for head in heads},
-        },
+        agent_out=under("agent_out", x),
+        behaviour_agent_out=under("behaviour_out", x),
+        extra_from_rule={**{name: x[name] for name in scalars}, "target_out": under("target_out", x)},
     )
 
 

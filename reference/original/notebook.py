@@ -6,33 +6,53 @@ notebook's own cells beside them wherever DISCO_RL_CHECKOUT names a checkout of 
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import jax
 import numpy as np
 
+from reference.flat_dict import Settings, Tensors
 from reference.jax_runtime import on_host
 
-Tensors = dict[str, jax.Array]
-Settings = dict[str, Any]
 
-
-@on_host
-def replay_sample(x: Tensors, s: Settings) -> Tensors:
+class Replay:
     """Trajectories enter one by one and push out the oldest; NumPy draws uniformly among those that are there.
 
     Reference: colabs/eval.ipynb::SimpleReplayBuffer
     """
-    rng = np.random.default_rng(int(x["seed"]))
-    kept: list[np.ndarray] = []
-    sampled, indices, sizes = [], [], []
+
+    def __init__(self, capacity: int, seed: int):
+        """Takes how many trajectories there may be."""
+        self._kept: deque[Any] = deque(maxlen=capacity)
+        self._rng = np.random.default_rng(seed)
+
+    def __len__(self) -> int:
+        """How many trajectories there are."""
+        return len(self._kept)
+
+    def add(self, rollout: Any) -> None:
+        """Takes the trajectories of a rollout, a tree of arrays [L, B, ...]."""
+        count = jax.tree.leaves(rollout)[0].shape[1]
+        self._kept.extend(jax.tree.map(lambda x, i=i: x[:, i], rollout) for i in range(count))
+
+    def sample(self, count: int) -> tuple[Any, np.ndarray]:
+        """A batch, a tree of arrays [L, count, ...], and which trajectories are in it."""
+        indices: Any = self._rng.integers(len(self), size=count)
+        return jax.tree.map(lambda *x: np.stack(x, axis=1), *(self._kept[i] for i in indices)), indices
+
+
+@on_host
+def replay_sample(x: Tensors, s: Settings) -> Tensors:
+    """A batch after each rollout that enters."""
+    replay, batches, indices, sizes = Replay(s["capacity"], int(x["seed"])), [], [], []
     for added in np.asarray(x["trajectories"]):  # [L, E]
-        kept = [*kept, *added.T][-s["capacity"] :]
-        drawn: Any = rng.integers(len(kept), size=s["G"])
-        sampled.append(np.stack([kept[i] for i in drawn], axis=1))
+        replay.add(added)
+        batch, drawn = replay.sample(s["G"])
+        batches.append(batch)
         indices.append(drawn)
-        sizes.append(len(kept))
-    return {"sampled": np.stack(sampled), "indices": np.stack(indices), "size": np.array(sizes)}
+        sizes.append(len(replay))
+    return {"sampled": np.stack(batches), "indices": np.stack(indices), "size": np.array(sizes)}
 
 
 def accumulate_returns(x: Tensors, s: Settings) -> Tensors:

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import json
 from typing import Any
 
-import jax
-import numpy as np
 from disco_rl import agent as agent_lib
 from disco_rl import types, utils
 from disco_rl.update_rules import actor_critic, policy_gradient
-from dm_env import specs as dm_specs
 
-from reference.original import learning
-from reference.original.elementary import ema_state, flat_ema
-from reference.original.networks import action_spec
-from reference.original.trees import flattened, nested, under
+from reference.flat_dict import Settings, Tensors, below, flattened, nested, under
+from reference.original.elementary import ema_states, flat_emas
+from reference.original.learning import chain_state, experience, flat_adam, new_agent, once_for_settings, rollout
 
-Tensors = dict[str, jax.Array]
-Settings = dict[str, Any]
 OPTIONS = (
     "categorical_value",
     "max_abs_value",
@@ -30,6 +22,8 @@ OPTIONS = (
     "moving_average_eps",
 )
 HYPER_PARAMS = ("discount_factor", "vtrace_lambda", "entropy_cost", "pg_cost", "value_cost")
+# Arguments of a rule that neither of these uses.
+UNUSED = dict.fromkeys(("meta_params", "params", "state", "unroll_policy_fn", "rng"))
 
 
 def policy_gradient_loss(x: Tensors, s: Settings) -> Tensors:
@@ -42,92 +36,57 @@ def _options(s: Settings) -> dict[str, Any]:
     return {"num_bins": s["K"], **{name: s[name] for name in OPTIONS if name in s}}
 
 
-def _meta_state(x: Tensors) -> dict[str, types.EmaState]:
-    return {f"{name}_state": ema_state(f"meta_state/{name}", x) for name in ("adv_ema", "td_ema")}
-
-
-def _flat_meta_state(state: dict[str, types.EmaState]) -> Tensors:
-    adv, td = (flat_ema(f"meta_state/{name}", state[f"{name}_state"]) for name in ("adv_ema", "td_ema"))
-    return {**adv, **td}
-
-
 def unroll(x: Tensors, s: Settings) -> Tensors:
     """What the actor-critic rule prepares for its loss."""
     out, state = actor_critic.ActorCritic(**_options(s)).unroll_meta_net(
-        meta_params=None,
-        params=None,
-        state=None,
-        meta_state=_meta_state(x),
-        rollout=learning._experience(x),
-        hyper_params=s,
-        unroll_policy_fn=None,
-        rng=None,
+        meta_state=ema_states(under("meta_state", x)), rollout=experience(x), hyper_params=s, **UNUSED
     )
-    return {**flattened("meta_out", out), **_flat_meta_state(state)}
+    return {**flattened("meta_out", out), **below("meta_state", flat_emas(state))}
 
 
 def agent_loss(x: Tensors, s: Settings) -> Tensors:
     """The actor-critic loss."""
     rule = actor_critic.ActorCritic(**_options(s))
-    loss, log = rule.agent_loss(learning._experience(x), under("meta_out", x), s, backprop=True)
-    return {"loss": loss, **{f"log/{name}": value for name, value in log.items()}}
+    loss, log = rule.agent_loss(experience(x), under("meta_out", x), s, backprop=True)
+    return {"loss": loss, **below("log", log)}
 
 
 def pg_rule_loss(x: Tensors, s: Settings) -> Tensors:
     """The policy-gradient rule from a value function's estimates to its loss, by the rule's own call."""
     options = {name: s[name] for name in ("entropy_cost", "normalize_adv", "pg_cost")}
-    seen = learning._experience(x)
+    seen = experience(x)
     seen.value_out = types.ValueOuts(**under("value_out", x))
     loss, _, log = policy_gradient.PolicyGradientUpdate(**options)(
-        meta_params=None,
-        params=None,
-        state=None,
-        rollout=seen,
-        hyper_params={},
-        meta_state={},
-        unroll_policy_fn=None,
-        rng=None,
-        axis_name=None,
+        rollout=seen, hyper_params={}, meta_state={}, axis_name=None, **UNUSED
     )
-    return {"loss": loss, **{f"log/{name}": value for name, value in log.items()}}
+    return {"loss": loss, **below("log", log)}
 
 
-@functools.cache
-def _agent(settings: str) -> agent_lib.Agent:
-    s = json.loads(settings)
+@once_for_settings
+def agent_for(s: Settings) -> agent_lib.Agent:
+    """The original's agent with the actor-critic rule for our settings."""
     config = agent_lib.get_settings_actor_critic()
     config.hyper_params = {name: s[name] for name in HYPER_PARAMS}
     config.update_rule = _options(s)
     config.learning_rate, config.max_abs_update = s["learning_rate"], s["max_abs_update"]
     config.net_settings.net_args.dense = tuple(s["dense"])
-    return agent_lib.Agent(
-        single_observation_spec={"observation": dm_specs.Array(tuple(s["obs"]), np.float32)},
-        single_action_spec=action_spec(s),
-        agent_settings=config,
-        batch_axis_name=None,
-    )
-
-
-def agent_for(s: Settings) -> agent_lib.Agent:
-    """The original's agent with the actor-critic rule for our settings."""
-    return _agent(json.dumps(s, sort_keys=True))
+    return new_agent(config, s)
 
 
 def flat_learner_state(state: agent_lib.LearnerState) -> Tensors:
     """What such an agent's learner carries on."""
-    rest = {**learning._flat_adam(state.opt_state[0]), **_flat_meta_state(state.meta_state)}
+    rest = {**flat_adam(state.opt_state[0]), **below("meta_state", flat_emas(state.meta_state))}
     return {**flattened("params", state.params), **rest}
 
 
 def actor_critic_step(x: Tensors, s: Settings) -> Tensors:
     """One learner step of an agent with the actor-critic rule."""
-    agent = agent_for(s)
-    params = nested("params", x)
-    optimiser = (learning._adam_state(x), *agent._optimizer.init(params)[1:])
-    before = agent_lib.LearnerState(params=params, opt_state=optimiser, meta_state=_meta_state(x))
-    after, _, log = agent.learner_step(None, learning._rollout(x), before, {}, {}, s["is_meta_training"])
-    logs = {f"log/{name}": value for name, value in log.items() if name != "meta_out"}
-    return {**flat_learner_state(after), **logs}
+    agent, params = agent_for(s), nested("params", x)
+    optimiser, averages = chain_state(x, agent._optimizer), ema_states(under("meta_state", x))
+    before = agent_lib.LearnerState(params=params, opt_state=optimiser, meta_state=averages)
+    after, _, log = agent.learner_step(None, rollout(under("rollout", x)), before, {}, {}, s["is_meta_training"])
+    del log["meta_out"]
+    return {**flat_learner_state(after), **below("log", log)}
 
 
 LAYERS = {

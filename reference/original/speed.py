@@ -10,44 +10,36 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from disco_rl import types
 
+from reference.flat_dict import below, nested
 from reference.original import curves
+from reference.original.learning import rollout
 from reference.original.meta_update import Notebook
-from reference.original.trees import nested
 
 
 def _params(work: Any) -> Any:
-    return nested("params", {f"params/{name}": jnp.asarray(x) for name, x in work.params.items()})
-
-
-def _batch(arrays: dict[str, Any]) -> types.ActorRollout:
-    x = {name: jnp.asarray(value) for name, value in arrays.items()}
-    fields = {name: x[name] for name in ("observations", "actions", "rewards", "discounts", "logits")}
-    return types.ActorRollout(**fields, agent_outs={"logits": x["logits"]}, states={})
+    return jax.tree.map(jnp.asarray, nested("params", below("params", work.params)))
 
 
 def learner_step(work: Any) -> Callable[[], object]:
     """A step of the learner, always on the same batch, which lies ready."""
-    loop, key = curves.Loop(work.setting), jax.random.PRNGKey(work.seed)
-    world, fresh = loop.start(key)
-    params = _params(work)
+    loop, key = curves.loop_for(work.setting), jax.random.PRNGKey(work.seed)
+    (world, fresh), params = loop.start(key), _params(work)
     state = fresh.replace(params=params, meta_state={**fresh.meta_state, "target_params": params})
-    weights = jax.tree.map(jnp.asarray, curves.meta_params(work.setting))
-    inputs = (_batch(work.rollout), state, world.actor_state, weights)
-    batch, state, actor_state, weights = jax.block_until_ready(inputs)
+    arrays = jax.tree.map(jnp.asarray, (work.rollout, curves.meta_params(work.setting)))
+    batch, weights = jax.block_until_ready(arrays)
 
     def step() -> None:
         nonlocal state
-        state = jax.block_until_ready(loop.learn(key, batch, state, actor_state, weights, False))[0]
+        learned = loop.learn(key, rollout(batch), state, world.actor_state, weights, False)
+        state = jax.block_until_ready(learned)[0]
 
     return step
 
 
 def actor_unroll(work: Any) -> Callable[[], object]:
     """A rollout of the actor."""
-    loop, key = curves.Loop(work.setting), jax.random.PRNGKey(work.seed)
-    params = _params(work)
+    loop, key, params = curves.loop_for(work.setting), jax.random.PRNGKey(work.seed), _params(work)
     world, _ = loop.start(key)
 
     def unroll() -> None:

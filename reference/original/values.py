@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 from disco_rl import types
 from disco_rl.value_fns import value_utils
 
-from reference.original.elementary import average, ema_state, flat_ema
-
-Tensors = dict[str, jax.Array]
-Settings = dict[str, Any]
+from reference.flat_dict import Settings, Tensors
+from reference.original.elementary import average, ema_states, flat_emas
 
 
 def _net_options(s: Settings) -> dict[str, Any]:
@@ -20,6 +17,22 @@ def _net_options(s: Settings) -> dict[str, Any]:
         "nonlinear_transform": s.get("nonlinear", True),
         "max_abs_value": s["max_abs_value"],
     }
+
+
+def value_outs(x: Tensors, s: Settings, **arguments: Any) -> tuple[types.ValueOuts, Tensors]:
+    """The original's `get_value_outs`, and both moving averages."""
+    ema = average(s["decay"], s["eps"])
+    result, adv_ema, td_ema = value_utils.get_value_outs(
+        pi_logits=x["pi_logits"],
+        discount=s["discount"],
+        lambda_=s["lambda"],
+        adv_ema_fn=ema,
+        td_ema_fn=ema,
+        **ema_states(x),
+        **_net_options(s),
+        **arguments,
+    )
+    return result, flat_emas({"adv_ema_state": adv_ema, "td_ema_state": td_ema})
 
 
 def from_logits(x: Tensors, s: Settings) -> Tensors:
@@ -60,24 +73,10 @@ def outs(x: Tensors, s: Settings) -> Tensors:
         agent_out=None,
         behaviour_agent_out={"logits": x["mu_logits"]},
     )
-    ema = average(s["decay"], s["eps"])
-    result, adv_ema, td_ema = value_utils.get_value_outs(
-        value_net_out=None,
-        target_value_net_out=None,
-        q_net_out=x["q_logits"],
-        target_q_net_out=x["target_q_logits"],
-        rollout=rollout,
-        pi_logits=x["pi_logits"],
-        discount=s["discount"],
-        lambda_=s["lambda"],
-        drop_last=False,
-        adv_ema_state=ema_state("adv_ema", x),
-        adv_ema_fn=ema,
-        td_ema_state=ema_state("td_ema", x),
-        td_ema_fn=ema,
-        **_net_options(s),
-    )
-    return {**result, **flat_ema("adv_ema", adv_ema), **flat_ema("td_ema", td_ema)}
+    nets = {"value_net_out": None, "target_value_net_out": None}
+    nets |= {"q_net_out": x["q_logits"], "target_q_net_out": x["target_q_logits"]}
+    result, averages = value_outs(x, s, rollout=rollout, drop_last=False, **nets)
+    return {**result, **averages}
 
 
 LAYERS = {

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from parity.errors import CannotRun, FixtureError, WeightsMissing
+from parity.errors import WeightsMissing
 from parity.files import canonical, write_atomically
 from parity.goldens.calibration import FILE, Calibration
 from parity.goldens.check import Judge, load
@@ -48,20 +48,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 done, 2 could not run."""
-    try:
-        require_original()
-        store = Store(args.out)
-        evidence = _read(store)
-        waiting = args.layers or [name for name in store.layers() if name not in evidence["layers"]]
-        jobs = [Job(name, _in_subprocess, (name, args.out.resolve())) for name in waiting]
-        for job, held in runner.run_all(jobs, Workers.from_arguments(args), "layers"):
-            evidence["layers"][job.name] = held
-            write_atomically(args.out / FILE, canonical(evidence).encode())
-            print(f"{job.name}  {sum(h['comparisons'] for h in held.values())} comparisons", flush=True)
-    except (CannotRun, RecordError, FixtureError) as error:
-        print(f"calibrate: {error}", file=sys.stderr)
-        return 2
+    """Calibrates what is not done yet, or what is named."""
+    require_original()
+    store = Store(args.out)
+    evidence = _read(store)
+    waiting = args.layers or [name for name in store.layers() if name not in evidence["layers"]]
+    jobs = [Job(name, _in_subprocess, (name, args.out.resolve())) for name in waiting]
+    for job, held in runner.run_all(jobs, Workers.from_arguments(args), "layers"):
+        evidence["layers"][job.name] = held
+        write_atomically(args.out / FILE, canonical(evidence).encode())
+        print(f"{job.name}  {sum(h['comparisons'] for h in held.values())} comparisons", flush=True)
     return 0
 
 

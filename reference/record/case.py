@@ -30,7 +30,7 @@ def record(
     if declared != set(values):
         raise RuntimeError(f"{layer.name}: outputs {sorted(declared ^ set(values))} differ from the registry.")
     bits = RECORDED["value"] if case.stored else AT_FULL_SIZE
-    rounding = compiled.rounding(layer.name, inputs, settings, cotangents, wrt, bits)
+    rounding = compiled.rounding(layer.name, inputs, settings, cotangents, wrt, bits, case.name)
     for name, by_bits in rounding.sigmas["vjp"].items():
         rounding.sigmas["vjp"][name] = {p: by_bits[p] for p in RECORDED["vjp"]}
     golden = Golden(

@@ -15,12 +15,11 @@ import argparse
 import hashlib
 import importlib.metadata
 import platform
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from parity.errors import CannotRun, FixtureError, WeightsMissing
+from parity.errors import CannotRun
 from parity.files import canonical, write_atomically
 from parity.runs import curves, learners
 from parity.runs.curves import Curve, Recorded, file_name, manifest_entry, to_csv
@@ -48,22 +47,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Records; 0 done, 2 could not run."""
-    try:
-        if args.seeds < 1:
-            raise CannotRun("--seeds takes at least 1.")
-        _require_original()
-        workers = Workers.from_arguments(args)
-        specs = [preset(name).with_steps(args.steps) for name in args.presets or PRESETS]
-        work = args.out / ".recording"
-        runs = [TrainingRun(LEARNER, spec.with_seed(seed)) for spec in specs for seed in range(args.seeds)]
-        trained = learners.train_all(runs, work, workers)
-        for spec in specs:
-            mine = {run.spec.seed: trained[run.key] for run in runs if run.spec.preset == spec.preset}
-            keep(spec, mine, args.out)
-    except (CannotRun, FixtureError, WeightsMissing) as error:
-        print(f"curves: {error}", file=sys.stderr)
-        return 2
+    """Records the runs that are not kept yet, and puts whole presets in their place."""
+    if args.seeds < 1:
+        raise CannotRun("--seeds takes at least 1.")
+    _require_original()
+    workers = Workers.from_arguments(args)
+    specs = [preset(name).with_steps(args.steps) for name in args.presets or PRESETS]
+    work = args.out / ".recording"
+    runs = [TrainingRun(LEARNER, spec.with_seed(seed)) for spec in specs for seed in range(args.seeds)]
+    trained = learners.train_all(runs, work, workers)
+    for spec in specs:
+        mine = {run.spec.seed: trained[run.key] for run in runs if run.spec.preset == spec.preset}
+        keep(spec, mine, args.out)
     _tidy(work, runs)
     print(f"Recorded {len(runs)} curves of {', '.join(spec.preset for spec in specs)} in {args.out}.")
     return 0

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from parity import weights
-from parity.errors import FixtureError
+from parity.command_line import chosen
+from parity.errors import CannotRun
 from parity.files import canonical, write_atomically
 from parity.goldens.store import FIXTURES, FORMAT, Store, file_name, manifest_bytes
 from parity.layers import REGISTRY
@@ -45,7 +46,7 @@ RULES = {
 }
 
 
-class RecordError(Exception):
+class RecordError(CannotRun):
     """Recording was refused; the message says why."""
 
 
@@ -60,31 +61,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Records; 0 done or nothing would change, 1 something would change, 2 could not run."""
-    try:
-        names = _chosen(args.layers)
-        require_original()
-        weights.find_weights(download=False)
-        folder = _work_folder(args.out)
-        recorded = _record_twice(names, folder)
-        if args.check:
-            code = _report_changes(args.out, folder / "a", recorded)
-            shutil.rmtree(folder)
-            return code
+    """Records; 0 done or nothing would change, 1 something would change."""
+    names = chosen(args.layers, list(REGISTRY))
+    require_original()
+    weights.find_weights(download=False)
+    folder = _work_folder(args.out)
+    recorded = _record_twice(names, folder)
+    code = _report_changes(args.out, folder / "a", recorded) if args.check else 0
+    if not args.check:
         _write(args.out, folder / "a", recorded, bool(args.layers))
-        shutil.rmtree(folder)
-    except (RecordError, FixtureError, weights.WeightsError) as error:
-        print(f"record: {error}", file=sys.stderr)
-        return 2
-    print(f"Recorded {sum(len(c) for c in recorded.values())} cases of {len(recorded)} layers in {args.out}.")
-    return 0
-
-
-def _chosen(layers: list[str]) -> list[str]:
-    unknown = [name for name in layers if name not in REGISTRY]
-    if unknown:
-        raise RecordError(f"no layer is called {unknown[0]!r}; `python -m parity list` shows them all.")
-    return layers or list(REGISTRY)
+        print(f"Recorded {sum(len(c) for c in recorded.values())} cases of {len(recorded)} layers in {args.out}.")
+    shutil.rmtree(folder)
+    return code
 
 
 def require_original() -> None:

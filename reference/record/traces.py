@@ -12,13 +12,11 @@ Example:
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from parity.errors import CannotRun, FixtureError, WeightsMissing
 from parity.layers.spec import Arrays
 from parity.runs import runner
 from parity.runs.runner import Job, Runner, Workers
@@ -26,7 +24,7 @@ from parity.runs.spec import PRESETS, RunSpec, lockstep_preset, new_name
 from parity.runs.trace import Recording, Trace, perturbed, trace_name
 from parity.runs.trace_store import TRACES, TraceStore
 from reference.jax_runtime import FLAGS
-from reference.record.goldens import RecordError, provenance, require_original
+from reference.record.goldens import provenance, require_original
 from reference.record.worker import refuse_the_port
 
 DTYPES = ("float32", "float64")
@@ -43,7 +41,7 @@ class Variant(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
     parser.add_argument(
-        "presets", nargs="*", type=new_name, metavar="PRESET", help=f"of {', '.join(PRESETS)} (default: all)"
+        "presets", nargs="*", type=_preset, metavar="PRESET", help=f"of {', '.join(PRESETS)} (default: all)"
     )
     parser.add_argument("--seeds", type=seeds, default=(0,), metavar="LIST", help="such as 0,1,2 (default: 0)")
     parser.add_argument("--dtypes", type=_dtypes, default=DTYPES, metavar="LIST", help="(default: float32,float64)")
@@ -53,6 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     Workers.add_arguments(parser)
     parser.add_argument("--check", action="store_true", help="record again and print what would change")
     parser.add_argument("--out", type=Path, default=TRACES, metavar="DIR", help="(default: fixtures/traces)")
+
+
+def _preset(text: str) -> str:
+    name = new_name(text)
+    if name not in PRESETS:
+        raise argparse.ArgumentTypeError(f"there is no preset {text!r}; there are: {', '.join(PRESETS)}.")
+    return name
 
 
 def seeds(text: str) -> tuple[int, ...]:
@@ -68,20 +73,16 @@ def _dtypes(text: str) -> tuple[str, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Records; 0 done or nothing would change, 1 something would change, 2 could not run."""
+    """Records; 0 done or nothing would change, 1 something would change."""
     started = time.perf_counter()
-    try:
-        require_original()
-        specs = [lockstep_preset(name, seed, args.steps) for name in args.presets or PRESETS for seed in args.seeds]
-        variants = [Variant(s, dtype, k) for k in range(args.perturbed + 1) for dtype in args.dtypes for s in specs]
-        store = TraceStore(args.out)
-        with Runner(Workers.from_arguments(args, FLAGS)) as running:
-            if args.check:
-                return check(store, variants, running)
-            count = record(store, variants, running)
-    except (CannotRun, RecordError, FixtureError, WeightsMissing, ValueError) as error:
-        print(f"trace: {error}", file=sys.stderr)
-        return 2
+    require_original()
+    specs = [lockstep_preset(name, seed, args.steps) for name in args.presets or PRESETS for seed in args.seeds]
+    variants = [Variant(s, dtype, k) for k in range(args.perturbed + 1) for dtype in args.dtypes for s in specs]
+    store = TraceStore(args.out)
+    with Runner(Workers.from_arguments(args, FLAGS)) as running:
+        if args.check:
+            return check(store, variants, running)
+        count = record(store, variants, running)
     print(f"Recorded {count} traces in {args.out} ({time.perf_counter() - started:.0f} s).")
     return 0
 

@@ -19,6 +19,8 @@ from parity.layers.draw import case_inputs
 from parity.layers.spec import Arrays, Case, Layer, Settings
 from parity.tolerance import Uninformative
 from parity.trace.data_flow import Traced, trace
+from reference.jax_runtime import InterpreterError
+from reference.record.case import record
 
 FORBIDDEN = ("torch", "port")
 TEACHER_FORCED = "teacher_forced"
@@ -51,38 +53,19 @@ def cases(layer: Layer, traced: Traced) -> list[tuple[Case, Arrays, Settings, st
     return listed
 
 
-def original() -> Any:
-    """The original; importing it starts JAX."""
-    from reference.original import implementation
-
-    return implementation
-
-
-def record_layer(layer: Layer, traced: Traced) -> list[Golden]:
-    """Records every case of a layer."""
-    from reference.record.case import record
-
-    goldens, refused = [], []
+def record_layer(original: Any, layer: Layer, traced: Traced) -> tuple[list[Golden], list[str]]:
+    """Records every case of a layer; why some of them were refused."""
+    goldens, refusals = [], []
     for case, inputs, settings, origin in cases(layer, traced):
         started = time.perf_counter()
         try:
-            golden = record(original(), layer, case, inputs, json.loads(json.dumps(settings)), origin)
-        except Uninformative as reason:
-            refused.append(str(reason))
+            golden = record(original, layer, case, inputs, json.loads(json.dumps(settings)), origin)
+        except (Uninformative, InterpreterError) as reason:
+            refusals.append(str(reason))
             continue
         goldens.append(golden)
         print(f"{golden.id}  {time.perf_counter() - started:.1f} s", flush=True)
-    if refused:
-        raise Uninformative("\n".join(refused))
-    return goldens
-
-
-def real_learner_step() -> Traced:
-    """What reaches each layer in the original's own run on Catch."""
-    from reference.original.short_run import root
-
-    inputs, settings = root()
-    return trace(lambda layer, x, s: original().as_users_compile.run(layer, x, s, "float64"), inputs, settings)
+    return goldens, refusals
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -93,18 +76,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     waiting = [name for name in chosen.layers if not (chosen.out / entries_name(name)).exists()]
-    traced = real_learner_step() if waiting else {}
-    refused = 0
+    if not waiting:
+        return 0
+    from reference.original import implementation as original
+    from reference.original.short_run import root
+
+    users = original.as_users_compile
+    traced = trace(lambda layer, x, s: users.run(layer, x, s, "float64"), *root())  # the original's own run on Catch
+    refused = []
     for name in waiting:
-        try:
-            goldens = record_layer(REGISTRY[name], traced)
-        except Uninformative as reason:
-            refused += 1
-            print(reason, file=sys.stderr, flush=True)
-            continue
-        finally:
-            original().as_users_compile.forget_programs()
+        goldens, refusals = record_layer(original, REGISTRY[name], traced)
+        users.forget_programs()
         refuse_the_port()
+        if refusals:
+            print(*refusals, sep="\n", file=sys.stderr, flush=True)
+            refused.append(name)
+            continue
         write_atomically(chosen.out / file_name(name), layer_bytes(goldens))
         entries = {golden.case: describe(golden) for golden in goldens}
         write_atomically(chosen.out / entries_name(name), canonical(entries).encode())

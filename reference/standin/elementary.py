@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import rlax
 
-from reference.standin.flat_dict import Array
+from reference.flat_dict import Array
 
 ROOT_EPS = 1e-12  # under the root of a variance, so that its derivative stays finite
 NORMALIZE_DECAY, NORMALIZE_EPS = 0.99, 1e-6  # of the transform `normalize`

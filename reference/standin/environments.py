@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from reference.flat_dict import Array, Settings, Tensors, below, under
 from reference.jax_runtime import on_host
-from reference.standin.flat_dict import Array, Settings, Tensors, below, under
 
 FIRST, MIDDLE, LAST = 0, 1, 2
 SEEDS_BELOW = 2**31 - 1

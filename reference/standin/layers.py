@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import rlax
 
+from reference.flat_dict import Array, Settings, Tensors, below, flat_state, only, read_state, under
 from reference.standin import elementary, environments, learning, metanet, networks, rule, values
-from reference.standin.flat_dict import Array, Settings, Tensors, below, under
 
 
 def normalize(x: Tensors, s: Settings) -> Tensors:
@@ -24,14 +24,15 @@ def transform(fn: Callable[[Array], Array]) -> Callable[[Tensors, Settings], Ten
     return lambda x, s: {"out": fn(x["x"])}
 
 
-def moments(prefix: str, x: Tensors) -> elementary.Moments:
-    """A moving average from its named parts."""
-    return elementary.Moments(**under(prefix, x))
+def update_moments(x: Tensors, s: Settings) -> Tensors:
+    """One update of a moving average."""
+    state = elementary.Moments(**under("state", x))
+    return below("state", flat_state(elementary.update_moments(x["values"], state, s["decay"], s.get("axis_name"))))
 
 
 def normalize_by_moments(x: Tensors, s: Settings) -> Tensors:
     """Normalisation by a moving average as it is."""
-    state = moments("state", x)
+    state = elementary.Moments(**under("state", x))
     return {"out": elementary.normalize_by_moments(x["values"], state, s["eps"], s["subtract_mean"])}
 
 
@@ -48,9 +49,7 @@ ELEMENTARY = {
     "ops/kl": lambda x, s: {"out": elementary.kl(x["p_logits"], x["q_logits"])},
     "ops/entropy": lambda x, s: {"out": elementary.entropy(x["p_logits"])},
     "ops/importance_weight": lambda x, s: {"rho": elementary.importance_weight(**x)},
-    "moving_average/update": lambda x, s: below(
-        "state", elementary.update_moments(x["values"], moments("state", x), s["decay"], s.get("axis_name"))._asdict()
-    ),
+    "moving_average/update": update_moments,
     "moving_average/normalize": normalize_by_moments,
 }
 
@@ -99,17 +98,11 @@ def estimate_q(x: Tensors, s: Settings) -> Tensors:
     return values.estimates(steps(x), online, target, retrace(x, s))
 
 
-def named_averages(averages: values.Averages) -> Tensors:
-    """Both moving averages by name."""
-    return below("adv_ema", averages.adv._asdict()) | below("td_ema", averages.td._asdict())
-
-
 def value_outs(x: Tensors, s: Settings) -> Tensors:
     """All value outputs and both moving averages."""
-    averages = values.Averages(moments("adv_ema", x), moments("td_ema", x))
     numbers = values.ValueSettings(form(s), s["discount"], s["lambda"], s["decay"], s["eps"])
-    outs, averages = values.value_outs(x, averages, numbers)
-    return outs | named_averages(averages)
+    outs, averages = values.value_outs(x, read_state(values.Averages, x), numbers)
+    return outs | flat_state(averages)
 
 
 VALUES = {
@@ -129,21 +122,16 @@ def meta_inputs(x: Tensors, s: Settings) -> Tensors:
     return {"x": vectors, "policy_emb": actions}
 
 
-def rnn_state(prefix: str, x: Tensors) -> metanet.RnnState:
-    """The meta-RNN's state from its named parts."""
-    return metanet.RnnState(**under(prefix, x))
-
-
 def lifetime_rnn(x: Tensors, s: Settings) -> Tensors:
     """The meta-RNN's step on given targets."""
-    state = metanet.lifetime_rnn(under("meta_params", x), x, under("meta_out", x), rnn_state("rnn", x))
-    return below("rnn", state._asdict())
+    before = metanet.RnnState(**under("rnn", x))
+    return below("rnn", flat_state(metanet.lifetime_rnn(under("meta_params", x), x, under("meta_out", x), before)))
 
 
 def meta_network(x: Tensors, s: Settings) -> Tensors:
     """The whole meta-network."""
-    targets, state = metanet.meta_network(under("meta_params", x), x, rnn_state("rnn", x))
-    return targets | below("rnn", state._asdict())
+    targets, state = metanet.meta_network(under("meta_params", x), x, metanet.RnnState(**under("rnn", x)))
+    return targets | below("rnn", flat_state(state))
 
 
 META = {
@@ -159,50 +147,26 @@ META = {
 }
 
 
-def adam_state(x: Tensors) -> learning.AdamState:
-    """Adam's state from its named parts."""
-    return learning.AdamState(x["opt/count"], under("opt/mu", x), under("opt/nu", x))
-
-
-def named_adam(state: learning.AdamState) -> Tensors:
-    """The inverse of `adam_state`."""
-    return {"opt/count": state.count, **below("opt/mu", state.mu), **below("opt/nu", state.nu)}
-
-
 def adam(x: Tensors, s: Settings) -> Tensors:
     """Adam's direction."""
-    updates, state = learning.adam(under("grads", x), adam_state(x), s["b1"], s["b2"], s["eps"])
-    return below("updates", updates) | named_adam(state)
+    before = read_state(learning.AdamState, under("opt", x))
+    updates, state = learning.adam(under("grads", x), before, s["b1"], s["b2"], s["eps"])
+    return below("updates", updates) | below("opt", flat_state(state))
 
 
 def update(x: Tensors, s: Settings) -> Tensors:
     """The agent's optimiser, applied to parameters."""
-    updates, state = learning.update(under("grads", x), adam_state(x), s["learning_rate"], s["max_abs_update"])
+    before = read_state(learning.AdamState, under("opt", x))
+    updates, state = learning.update(under("grads", x), before, s["learning_rate"], s["max_abs_update"])
     params = learning.add(under("params", x), updates)
-    return below("params", params) | below("updates", updates) | named_adam(state)
-
-
-def target_average(x: Tensors, s: Settings) -> Tensors:
-    """Target parameters, moved toward the online ones."""
-    return below("target", rule.target_average(under("target", x), under("online", x), s["target_params_coeff"]))
-
-
-def meta_state(x: Tensors) -> rule.MetaState:
-    """The rule's state from its named parts."""
-    averages = values.Averages(moments("meta_state/adv_ema", x), moments("meta_state/td_ema", x))
-    return rule.MetaState(rnn_state("meta_state/rnn", x), averages, under("meta_state/target_params", x))
-
-
-def named_meta_state(state: rule.MetaState) -> Tensors:
-    """The inverse of `meta_state`."""
-    parts = below("rnn", state.rnn._asdict()) | named_averages(state.averages)
-    return below("meta_state", parts | below("target_params", state.target_params))
+    return below("params", params) | below("updates", updates) | below("opt", flat_state(state))
 
 
 def unroll_meta_net(x: Tensors, s: Settings) -> Tensors:
     """The rule's targets and next state."""
-    out, state = rule.disco_targets(x, under("meta_params", x), under("params", x), meta_state(x), s)
-    return below("meta_out", out) | named_meta_state(state)
+    before = read_state(rule.MetaState, under("meta_state", x))
+    out, state = rule.disco_targets(x, under("meta_params", x), under("params", x), before, s)
+    return below("meta_out", out) | below("meta_state", flat_state(state))
 
 
 def prediction_loss(x: Tensors, s: Settings) -> Tensors:
@@ -236,19 +200,19 @@ def agent_loss(x: Tensors, s: Settings) -> Tensors:
 
 def learner_step(x: Tensors, s: Settings) -> Tensors:
     """One learner step."""
-    before = learning.LearnerState(under("params", x), adam_state(x), meta_state(x))
+    before = read_state(learning.LearnerState, x)
     after, logs = learning.learner_step(before, under("rollout", x), under("meta_params", x), s)
-    return below("params", after.params) | named_adam(after.opt) | named_meta_state(after.meta) | below("log", logs)
+    return flat_state(after) | below("log", logs)
 
 
 def learner_steps(x: Tensors, s: Settings) -> Tensors:
     """Learner steps one after the other, each on its own rollout."""
-    rollouts, constants = below("rollout", under("rollout", x)), below("meta_params", under("meta_params", x))
+    rollouts, constants = only("rollout", x), only("meta_params", x)
     start = {name: value for name, value in x.items() if name not in rollouts | constants}
 
     def step(state: Tensors, rollout: Tensors) -> tuple[Tensors, Tensors]:
         out = learner_step(state | rollout | constants, s)
-        return {name: out[name] for name in state}, below("log", under("log", out))
+        return {name: out[name] for name in state}, only("log", out)
 
     end, logs = jax.lax.scan(step, start, rollouts)
     return end | logs
@@ -257,7 +221,9 @@ def learner_steps(x: Tensors, s: Settings) -> Tensors:
 LEARNING = {
     "optim/adam": adam,
     "optim/update": update,
-    "optim/target_average": target_average,
+    "optim/target_average": lambda x, s: below(
+        "target", rule.target_average(under("target", x), under("online", x), s["target_params_coeff"])
+    ),
     "disco/unroll_meta_net": unroll_meta_net,
     "disco/agent_loss": prediction_loss,
     "disco/agent_loss_no_meta": action_value_loss,

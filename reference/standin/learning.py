@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from reference.flat_dict import Array, Settings, Tensors, below
 from reference.standin.elementary import over_devices
-from reference.standin.flat_dict import Array, Settings, Tensors, below
 from reference.standin.networks import agent_network
 from reference.standin.rule import MetaState, action_value_loss, disco_targets, prediction_loss
 
@@ -61,6 +61,14 @@ def add(params: Tensors, updates: Tensors) -> Tensors:
     return {name: params[name] + updates[name] for name in params}
 
 
+def descend(params: Tensors, grads: Tensors, state: AdamState, s: Settings) -> tuple[Tensors, AdamState, Tensors]:
+    """Parameters after an update of the agent, Adam's state, and norms of gradient and update."""
+    updates, state = update(grads, state, s["learning_rate"], s["max_abs_update"])
+    params = add(params, updates)
+    norms = {"global_gradient_norm": optax.tree.norm(grads), "global_update_norm": optax.tree.norm(updates)}
+    return params, state, norms
+
+
 def act(params: Tensors, observation: Array, gumbel: Array) -> tuple[Array, Tensors]:
     """Samples actions.
 
@@ -99,13 +107,13 @@ class LearnerState(NamedTuple):
 
     params: Tensors
     opt: AdamState
-    meta: MetaState
+    meta_state: MetaState
 
 
-def experience(params: Tensors, rollout: Tensors) -> Tensors:
-    """A rollout as the rule sees it: rewards and ends belong to the transition that led to them."""
+def experience(agent_out: Tensors, rollout: Tensors) -> Tensors:
+    """A rollout as a rule sees it: rewards and ends belong to the transition that led to them."""
     return {
-        **below("agent_out", agent_network(params, rollout["observations"])),
+        **below("agent_out", agent_out),
         "behaviour_out/logits": rollout["logits"],
         "observations": rollout["observations"],
         "actions": rollout["actions"],
@@ -120,18 +128,16 @@ def learner_step(
     """One learner step: targets from the rule, which the agent's gradient takes as constants, then one update.
 
     In meta-training the targets are constants for that gradient only, and the new state depends on them; else for all.
-    With `keep_meta_out`, what the rule said is among the logs.
+    With `keep_meta_out`, what the rule gave is among the logs.
 
     Reference: disco_rl/agent.py::Agent.learner_step
     """
-    e = experience(state.params, rollout)
-    meta_out, meta = disco_targets(e, meta_params, state.params, state.meta, s)
+    e = experience(agent_network(state.params, rollout["observations"]), rollout)
+    meta_out, meta_state = disco_targets(e, meta_params, state.params, state.meta_state, s)
     if not s["is_meta_training"]:
         meta_out = jax.lax.stop_gradient(meta_out)
     grads, logs = jax.grad(agent_loss, has_aux=True)(state.params, rollout, meta_out, s)
     grads = over_devices(grads, s.get("axis_name"))
-    updates, opt = update(grads, state.opt, s["learning_rate"], s["max_abs_update"])
-    params = add(state.params, updates)
-    norms = {"global_gradient_norm": optax.tree.norm(grads), "global_update_norm": optax.tree.norm(updates)}
-    said = below("meta_out", meta_out) if keep_meta_out else {}
-    return LearnerState(params, opt, meta), {**logs, **norms, **said}
+    params, opt, norms = descend(state.params, grads, state.opt, s)
+    kept = below("meta_out", meta_out) if keep_meta_out else {}
+    return LearnerState(params, opt, meta_state), {**logs, **norms, **kept}

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import rlax
 
+from reference.flat_dict import Array, Settings, Tensors
 from reference.standin.elementary import lookup, over_devices, policy_average, td_pair
-from reference.standin.flat_dict import Array, Settings, Tensors
 from reference.standin.networks import conv_net, initial_params, linear, lstm_step, mlp, unroll_backwards
 
 TRAJECTORY_NETS = {"y": "lstm/mlp", "z": "lstm/mlp_1", "policy": "lstm/sequential"}

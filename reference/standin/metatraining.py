@@ -13,7 +13,9 @@ import jax.numpy as jnp
 import optax
 import rlax
 
+from reference.flat_dict import Array, Settings, Tensors, below, flat_state, read_state, under
 from reference.standin.elementary import (
+    Moments,
     entropy,
     importance_weight,
     kl,
@@ -22,8 +24,7 @@ from reference.standin.elementary import (
     over_devices,
     update_moments,
 )
-from reference.standin.flat_dict import Array, Settings, Tensors, below, under
-from reference.standin.layers import adam_state, form, meta_state, moments, named_adam, named_averages, named_meta_state
+from reference.standin.layers import form
 from reference.standin.learning import AdamState, LearnerState, add, learner_step, update
 from reference.standin.networks import agent_network, mlp
 from reference.standin.values import Averages, ValueForm, ValueSettings, scalar_value, value_loss_from_td
@@ -81,8 +82,8 @@ def value_outs_v(e: Tensors, averages: Averages, s: ValueSettings) -> tuple[Tens
     values, targets = (scalar_value(e[name], s.form) for name in ("value_out", "target_value_out"))
     rho = importance_weight(e["pi_logits"][:-1], e["mu_logits"][:-1], e["actions"][:-1])
     outs = vtrace(Transitions(e["rewards"], e["continues"], rho), values, targets, s.discount, s.lambda_)
-    adv = update_moments(outs["adv"], averages.adv, s.decay, s.axis)
-    td = update_moments(outs["td"], averages.td, s.decay, s.axis)
+    adv = update_moments(outs["adv"], averages.adv_ema, s.decay, s.axis)
+    td = update_moments(outs["td"], averages.td_ema, s.decay, s.axis)
     outs |= {
         "normalized_adv": normalize_by_moments(outs["adv"], adv, s.eps),
         "normalized_qv_adv": normalize_by_moments(jnp.zeros_like(rho), adv, s.eps),
@@ -96,7 +97,8 @@ class ValueState(NamedTuple):
 
     params: Tensors
     opt: AdamState
-    averages: Averages
+    adv_ema: Moments
+    td_ema: Moments
 
 
 def estimates(
@@ -130,7 +132,7 @@ def value_update(state: ValueState, rollout: Tensors, pi_logits: Array, s: Setti
     """
 
     def loss(params: Tensors) -> tuple[Array, tuple[Tensors, Averages]]:
-        outs, out, averages = estimates(params, state.averages, rollout, pi_logits, s)
+        outs, out, averages = estimates(params, Averages(state.adv_ema, state.td_ema), rollout, pi_logits, s)
         td = jax.lax.stop_gradient(outs["normalized_td"])
         losses = value_loss_from_td(out[:-1], td, ValueForm(1.0, categorical=False, nonlinear=False))
         return jnp.mean(s["outer_value_cost"] * losses), (outs, averages)
@@ -139,7 +141,7 @@ def value_update(state: ValueState, rollout: Tensors, pi_logits: Array, s: Setti
     grads = over_devices(grads, s.get("axis_name"))
     updates, opt = update(grads, state.opt, s["value_learning_rate"], s["value_max_abs_update"])
     logs = {"value_loss": total, "td": outs["td"], "normalized_td": outs["normalized_td"]}
-    return ValueState(add(state.params, updates), opt, averages), logs
+    return ValueState(add(state.params, updates), opt, *averages), logs
 
 
 def target_regulariser(meta_out: Tensors) -> Array:
@@ -183,7 +185,7 @@ def outer_loss(
 
     (learner, value), regularisers = jax.lax.scan(step, (learner, value), train)
     out = agent_network(learner.params, valid["observations"])
-    outs, _, _ = estimates(value.params, value.averages, valid, out["logits"], s)
+    outs, _, _ = estimates(value.params, Averages(value.adv_ema, value.td_ema), valid, out["logits"], s)
     logits, actions = out["logits"][:-1], valid["actions"][:-1]
     log_pi = lookup(jax.nn.log_softmax(logits), actions)
     pg_loss = -jnp.mean(log_pi * jax.lax.stop_gradient(outs["normalized_adv"]))
@@ -205,7 +207,7 @@ def meta_update(params: Tensors, grads: list[Tensors], state: AdamState, learnin
     mean = {name: sum(g[name] for g in grads) / len(grads) for name in params}
     updates, new = update(mean, state, learning_rate, float("inf"))
     norms = {"meta_grad_norm": optax.tree.norm(mean), "meta_up_norm": optax.tree.norm(updates)}
-    return below("meta_params", add(params, updates)) | named_adam(new) | below("log", norms)
+    return below("meta_params", add(params, updates)) | below("opt", flat_state(new)) | below("log", norms)
 
 
 def _outs_v(x: Tensors, s: Settings) -> Tensors:
@@ -213,8 +215,8 @@ def _outs_v(x: Tensors, s: Settings) -> Tensors:
     rewards = x["rewards"][:-1] if s["drop_last"] else x["rewards"]
     e = {**x, "rewards": rewards, "continues": 1.0 - ends}
     numbers = ValueSettings(form(s), s["discount"], s["lambda"], s["decay"], s["eps"])
-    outs, averages = value_outs_v(e, Averages(moments("adv_ema", x), moments("td_ema", x)), numbers)
-    return outs | named_averages(averages)
+    outs, averages = value_outs_v(e, read_state(Averages, x), numbers)
+    return outs | flat_state(averages)
 
 
 def _vtrace(x: Tensors, s: Settings) -> Tensors:
@@ -222,31 +224,22 @@ def _vtrace(x: Tensors, s: Settings) -> Tensors:
     return vtrace(steps, x["values"], x["target_values"], s["discount"], s["lambda"])
 
 
-def _value_state(x: Tensors) -> ValueState:
-    averages = Averages(moments("adv_ema", x), moments("td_ema", x))
-    return ValueState(under("params", x), adam_state(x), averages)
-
-
-def _named_value_state(state: ValueState) -> Tensors:
-    return below("params", state.params) | named_adam(state.opt) | named_averages(state.averages)
-
-
 def _value_fn(x: Tensors, s: Settings) -> Tensors:
-    state, logs = value_update(_value_state(x), under("rollout", x), x["pi_logits"], s)
-    return _named_value_state(state) | logs
+    state, logs = value_update(read_state(ValueState, x), under("rollout", x), x["pi_logits"], s)
+    return flat_state(state) | logs
 
 
 def _states(x: Tensors) -> tuple[LearnerState, ValueState, Tensors, Tensors]:
-    learner = LearnerState(under("params", x), adam_state(x), meta_state(x))
-    return learner, _value_state(under("value", x)), under("train", x), under("valid", x)
+    value = read_state(ValueState, under("value", x))
+    return read_state(LearnerState, x), value, under("train", x), under("valid", x)
 
 
 def _outer_loss(x: Tensors, s: Settings) -> Tensors:
     states = _states(x)
     grads, (learner, value, logs) = jax.grad(outer_loss, has_aux=True)(under("meta_params", x), *states, s)
     grads, logs = over_devices((grads, logs), s.get("axis_name"))
-    new = below("params", learner.params) | named_adam(learner.opt) | named_meta_state(learner.meta)
-    return below("meta_grads", grads) | new | below("value", _named_value_state(value)) | below("log", logs)
+    new = flat_state(learner) | below("value", flat_state(value))
+    return below("meta_grads", grads) | new | below("log", logs)
 
 
 def _second_derivative(x: Tensors, s: Settings) -> Tensors:
@@ -257,7 +250,8 @@ def _second_derivative(x: Tensors, s: Settings) -> Tensors:
 
 def _meta_update(x: Tensors, s: Settings) -> Tensors:
     grads = [under(f"grads/{i}", x) for i in range(s["N"])]
-    return meta_update(under("meta_params", x), grads, adam_state(x), s["meta_learning_rate"])
+    adam = read_state(AdamState, under("opt", x))
+    return meta_update(under("meta_params", x), grads, adam, s["meta_learning_rate"])
 
 
 LAYERS = {

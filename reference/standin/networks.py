@@ -10,7 +10,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from reference.standin.flat_dict import Array, Tensors
+from reference.flat_dict import Array, Tensors
 
 FLAT_HEADS = {"logits": "mlp/~_head_pass/torso_head", "y": "mlp/~_head_pass/torso_head_1"}
 MODEL_HEADS = {"z": "mlp/mlp", "aux_pi": "mlp/mlp_1", "q": "mlp/mlp_2"}

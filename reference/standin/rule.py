@@ -11,8 +11,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from reference.standin.elementary import entropy, kl, lookup
-from reference.standin.flat_dict import Array, Settings, Tensors, below
+from reference.flat_dict import Array, Settings, Tensors, below
+from reference.standin.elementary import Moments, entropy, kl, lookup
 from reference.standin.metanet import RnnState, meta_network
 from reference.standin.networks import agent_network
 from reference.standin.values import Averages, ValueForm, ValueSettings, value_loss_from_td, value_outs
@@ -32,7 +32,8 @@ class MetaState(NamedTuple):
     """What the rule carries from step to step."""
 
     rnn: RnnState
-    averages: Averages
+    adv_ema: Moments
+    td_ema: Moments
     target_params: Tensors
 
 
@@ -69,12 +70,13 @@ def disco_targets(
     target_out = agent_network(state.target_params, e["observations"])
     q_logits = {"q_logits": e["agent_out/q"], "target_q_logits": target_out["q"]}
     policy_logits = {"pi_logits": e["agent_out/logits"], "mu_logits": e["behaviour_out/logits"]}
-    values, averages = value_outs({**e, **q_logits, **policy_logits}, state.averages, value_settings(s))
+    averages = Averages(state.adv_ema, state.td_ema)
+    values, averages = value_outs({**e, **q_logits, **policy_logits}, averages, value_settings(s))
     seen = {**e, **below("target_out", target_out), "v_scalar": values["value"], "q": values["target_q_value"]}
     seen |= {name: values[name] for name in ("adv", "normalized_adv", "qv_adv", "normalized_qv_adv")}
     targets, rnn = meta_network(meta_params, seen, state.rnn, s.get("axis_name"))
     kept = {name: values[name] for name in KEPT_VALUES}
-    new = MetaState(rnn, averages, target_average(state.target_params, params, s["target_params_coeff"]))
+    new = MetaState(rnn, *averages, target_average(state.target_params, params, s["target_params_coeff"]))
     return {**targets, **kept, **below("target_out", target_out)}, new
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from reference.standin import layers, learning
+from reference.flat_dict import Array, Settings, Tensors, below, flat_state, read_state, under
+from reference.standin import learning
 from reference.standin.elementary import entropy, lookup
-from reference.standin.flat_dict import Array, Settings, Tensors, below, under
 from reference.standin.metatraining import value_outs_v
 from reference.standin.networks import mlp
 from reference.standin.rule import means
@@ -126,15 +125,10 @@ def agent_loss(params: Tensors, rollout: Tensors, meta_out: Tensors, s: Settings
     return total, {"total_loss": total, **logs}
 
 
-def averages_of(x: Tensors) -> Averages:
-    """Both moving averages from their named parts."""
-    return Averages(layers.moments("meta_state/adv_ema", x), layers.moments("meta_state/td_ema", x))
-
-
 def unroll(x: Tensors, s: Settings) -> Tensors:
     """The rule's preparations as a layer."""
-    outs, averages = actor_critic_targets(x, averages_of(x), s)
-    return below("meta_out", outs) | below("meta_state", layers.named_averages(averages))
+    outs, averages = actor_critic_targets(x, read_state(Averages, under("meta_state", x)), s)
+    return below("meta_out", outs) | below("meta_state", flat_state(averages))
 
 
 def agent_loss_layer(x: Tensors, s: Settings) -> Tensors:
@@ -149,19 +143,13 @@ def learner_step(x: Tensors, s: Settings) -> Tensors:
     Reference: disco_rl/agent.py::Agent.learner_step
     """
     params, rollout = under("params", x), under("rollout", x)
-    e = {
-        **below("agent_out", network(params, rollout["observations"])),
-        "behaviour_out/logits": rollout["logits"],
-        "actions": rollout["actions"],
-        "rewards": rollout["rewards"][1:],
-        "is_terminal": rollout["discounts"][1:] == 0,
-    }
-    meta_out, averages = actor_critic_targets(e, averages_of(x), s)
+    e = learning.experience(network(params, rollout["observations"]), rollout)
+    meta_out, averages = actor_critic_targets(e, read_state(Averages, under("meta_state", x)), s)
     grads, logs = jax.grad(agent_loss, has_aux=True)(params, rollout, meta_out, s)
-    updates, opt = learning.update(grads, layers.adam_state(x), s["learning_rate"], s["max_abs_update"])
-    norms = {"global_gradient_norm": optax.tree.norm(grads), "global_update_norm": optax.tree.norm(updates)}
-    state = layers.named_adam(opt) | below("meta_state", layers.named_averages(averages))
-    return below("params", learning.add(params, updates)) | state | below("log", logs | norms)
+    before = read_state(learning.AdamState, under("opt", x))
+    params, opt, norms = learning.descend(params, grads, before, s)
+    state = below("opt", flat_state(opt)) | below("meta_state", flat_state(averages))
+    return below("params", params) | state | below("log", logs | norms)
 
 
 def policy_gradient_layer(x: Tensors, s: Settings) -> Tensors:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 import rlax
 
+from reference.flat_dict import Array, Tensors
 from reference.standin.elementary import (
     Moments,
     importance_weight,
@@ -18,7 +19,6 @@ from reference.standin.elementary import (
     two_hot,
     update_moments,
 )
-from reference.standin.flat_dict import Array, Tensors
 
 SQUASH, UNSQUASH = rlax.SIGNED_HYPERBOLIC_PAIR
 
@@ -181,8 +181,8 @@ class ValueSettings(NamedTuple):
 class Averages(NamedTuple):
     """Moving averages of advantages and of TD errors."""
 
-    adv: Moments
-    td: Moments
+    adv_ema: Moments
+    td_ema: Moments
 
 
 def normalized(estimated: Tensors, averages: Averages, s: ValueSettings) -> tuple[Tensors, Averages]:
@@ -192,8 +192,8 @@ def normalized(estimated: Tensors, averages: Averages, s: ValueSettings) -> tupl
 
     Reference: disco_rl/value_fns/value_utils.py::get_value_outs
     """
-    adv = update_moments(estimated["adv"], averages.adv, s.decay, s.axis)
-    td = update_moments(estimated["q_td"], averages.td, s.decay, s.axis)
+    adv = update_moments(estimated["adv"], averages.adv_ema, s.decay, s.axis)
+    td = update_moments(estimated["q_td"], averages.td_ema, s.decay, s.axis)
     outs = {
         "normalized_adv": normalize_by_moments(estimated["adv"], adv, s.eps),
         "normalized_qv_adv": normalize_by_moments(estimated["qv_adv"], adv, s.eps),
