@@ -15,7 +15,6 @@ from parity.runs.lockstep import compare
 from parity.runs.runner import Workers
 from parity.sigma import Rounding
 from port.adapter.learning import flat_learner_state
-from port.adapter.rules import flat_actor_critic_state
 from reports.lockstep import command, resync, section
 from reports.lockstep.compared import LearnerStep, ResyncedRun
 from reports.lockstep.port_run import PortLoop, agent_for
@@ -47,10 +46,9 @@ class PortAsOriginal:
         return Rounding()  # the port beside itself rounds alike
 
     def steps(self):
-        flat = flat_learner_state if self.of.rule == "disco" else flat_actor_critic_state
         for _ in range(self.of.loop.num_steps):
             report = self.loop.loop.step()
-            self.learner = {name: x.numpy() for name, x in flat(report.state, self.of.settings).items()}
+            self.learner = {name: x.numpy() for name, x in flat_learner_state(report.state, self.of.settings).items()}
             rollout = {"actions": report.rollout.actions.numpy(), "logits": report.rollout.agent_outs["logits"].numpy()}
             params = {name[7:]: x for name, x in self.learner.items() if name.startswith("params/")}
             yield SimpleNamespace(rollout=rollout, noise=self.loop.noise.last, logs=report.logs, params=params)

@@ -25,7 +25,7 @@ from parity.goldens.store import Golden, Store
 from parity.layers.spec import Arrays
 from parity.live.repro import literal
 from parity.tolerance import PRECISIONS, scale_of, tolerance
-from port.adapter.inputs import agent_params
+from port.adapter.inputs import by_our_names
 from port.networks import agent_net
 from reports.audit.causes import REACHES, Cause, Shown, corrected_copy
 
@@ -88,7 +88,7 @@ class Figures:
 def _heads(golden: Golden) -> Arrays:
     """The agent network's outputs on a golden's rollout, by the port's network, which is equal to the original's."""
     given = {name: torch.from_numpy(np.array(value)) for name, value in golden.inputs.items()}
-    outs = agent_net.step(agent_params(given, golden.settings), given["rollout/observations"], lead=2)
+    outs = agent_net.step(by_our_names(given, golden.settings).under("params"), given["rollout/observations"], lead=2)
     return {f"agent_out/{name}": outs[name].numpy() for name in HEADS}
 
 

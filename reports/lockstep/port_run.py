@@ -106,6 +106,4 @@ class PortLoop:
 
 def agent_for(spec: RunSpec) -> Any:
     """The port's agent for a run."""
-    if spec.rule == "disco":
-        return importlib.import_module("port.adapter.inputs").agent(spec.settings)
-    return importlib.import_module("port.adapter.rules").actor_critic_agent(spec.settings)
+    return importlib.import_module("port.adapter.inputs").agent(spec.settings)

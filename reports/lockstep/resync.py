@@ -48,10 +48,6 @@ DTYPE = "float64"  # in float32 two programs diverge within some tens of steps, 
 LOGITS = "agent_outs/logits"
 _BITS = (PRECISIONS[DTYPE],)
 LAYERS = {"disco": "agent/learner_step", "actor_critic": "agent/actor_critic_step"}
-ADAPTERS = {  # rule -> module of the port's adapter, and its functions from the flat state of a learner and to it
-    "disco": ("learning", "learner_state", "flat_learner_state"),
-    "actor_critic": ("rules", "actor_critic_state", "flat_actor_critic_state"),
-}
 
 
 def provenance() -> dict[str, Any]:
@@ -198,17 +194,15 @@ def _check_noise(spec: RunSpec, step: int, ref: np.ndarray, got: np.ndarray) -> 
         raise FixtureError(f"{spec.name}: the noise of step {step} is not the same on both sides.")
 
 
-def _adapter(spec: RunSpec) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _adapter() -> Any:
     """The port's functions from a flat learner's state to its own, and back."""
-    module, *names = ADAPTERS[spec.rule]
-    make, flatten = (getattr(importlib.import_module(f"port.adapter.{module}"), name) for name in names)
-    return make, flatten
+    return importlib.import_module("port.adapter.learning")
 
 
 def port_state(port: PortLoop, spec: RunSpec) -> Arrays:
     """The port's learner, flat, by the names of the learner step's layer."""
-    _, flatten = _adapter(spec)
-    return {name: x.numpy() for name, x in flatten(port.loop.state, spec.settings).items()}
+    flat = _adapter().flat_learner_state(port.loop.state, spec.settings)
+    return {name: x.numpy() for name, x in flat.items()}
 
 
 def compare_learners(step: int, spec: RunSpec, ref: Arrays, got: Arrays, rounding: Rounding) -> LearnerStep:
@@ -238,8 +232,8 @@ def resynchronise(port: PortLoop, spec: RunSpec, learner: Arrays, logits: np.nda
         learner: the original's, flat, by the names of the learner step's layer.
         logits: [L, N, A], by which all N trajectories so far were acted there.
     """
-    state_of, _ = _adapter(spec)
-    port.loop.state = state_of({name: torch.tensor(np.asarray(x)) for name, x in learner.items()}, spec.settings)
+    tensors = {name: torch.tensor(np.asarray(x)) for name, x in learner.items()}
+    port.loop.state = _adapter().learner_state(tensors, spec.settings)
     columns, rest = port.loop.buffer.save()
     N = logits.shape[1]
     numbers = np.arange(N - len(port.loop.buffer), N)  # of the trajectories that are in the buffer

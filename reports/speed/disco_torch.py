@@ -46,8 +46,7 @@ class DiscoTorch:
 
     def _learner_step(self, work: Work) -> Job:
         learner = made_trainer(work)
-        arrays = {f"rollout/{name}": torch.from_numpy(x) for name, x in work.rollout.items()}
-        taken = batch(arrays, {"torch_dtype": torch.float32})
+        taken = batch({name: torch.from_numpy(x) for name, x in work.rollout.items()}, torch.float32)
         taken["actions"] = taken["actions"].long()
         return Job(lambda: learner._gradient_step(taken))
 

@@ -20,8 +20,7 @@ from parity.runs.spec import RunSpec
 from port.adapter.curves import agent_config
 from port.agent import Agent
 from port.networks import agent_net
-from reports.audit.disco_torch.inputs import Tensors
-from reports.audit.disco_torch.learning import UsersAgent, trainer
+from reports.audit.disco_torch.learning import Flat, UsersAgent, trainer
 
 
 class Boards:
@@ -61,7 +60,7 @@ class ActingAgent(UsersAgent):
         """A state that the network does not have."""
         return torch.zeros(batch_size, 1, device=device), torch.zeros(batch_size, 1, device=device)
 
-    def forward_step(self, observations: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensors, tuple[Tensor, Tensor]]:
+    def forward_step(self, observations: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Flat, tuple[Tensor, Tensor]]:
         """The heads at one step."""
         heads = agent_net.step(dict(self._parameters), observations[None], lead=2)  # type: ignore[arg-type]
         return {name: value[0] for name, value in heads.items()}, state

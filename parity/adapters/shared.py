@@ -1,0 +1,184 @@
+"""What adapters share in any framework: named tensors, the names of parameters, and the calls of the contract."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, get_type_hints
+
+from parity.layers import REGISTRY
+from parity.layers.spec import Arrays, Settings
+
+Record = TypeVar("Record")
+Names = Mapping[str, str]
+
+
+class Tensors(dict[str, Any]):
+    """A layer's inputs, flat: `x["adv_ema/moment1"]`, or `x.rewards` where a name is an identifier.
+
+    `dtype` is the framework's float dtype of this call, `device` where its tensors are.
+    """
+
+    def __init__(self, tensors: Mapping[str, Any], dtype: Any = None, device: Any = None):
+        super().__init__(tensors)
+        self.dtype, self.device = dtype, device
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"The layer has no input {name!r}; it has {', '.join(sorted(self))}.") from None
+
+    def __or__(self, other: Mapping[str, Any]) -> Tensors:  # type: ignore[override]
+        return Tensors({**self, **other}, self.dtype, self.device)
+
+    def under(self, prefix: str) -> dict[str, Any]:
+        """The entries below `prefix/`, without it."""
+        return {name[len(prefix) + 1 :]: value for name, value in self.items() if name.startswith(prefix + "/")}
+
+    def record(self, kind: type[Record], prefix: str = "", **known: Any) -> Record:
+        """A NamedTuple or dataclass out of the entries below a prefix, its fields' records and dicts included.
+
+        Args:
+            kind: the class; what is not among the inputs keeps its default.
+            prefix: where its fields are; empty for all inputs.
+            known: fields whose values are not taken from the inputs.
+        """
+        hints, start = get_type_hints(kind), f"{prefix}/" if prefix else ""
+        fields = dict(known)
+        for name in hints.keys() - known.keys():
+            inner = self.under(start + name)
+            if start + name in self:
+                fields[name] = self[start + name]
+            elif inner:
+                fields[name] = self.record(hints[name], start + name) if is_record(hints[name]) else inner
+        return kind(**fields)
+
+
+def is_record(kind: Any) -> bool:
+    """Whether a class, or an object, is a NamedTuple or a dataclass."""
+    return dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """The leaves of nested dicts, lists and records by their paths, `state/moment1`; None is no leaf."""
+    if isinstance(tree, Mapping):
+        items: Iterable[tuple[Any, Any]] = tree.items()
+    elif dataclasses.is_dataclass(tree):
+        items = ((field.name, getattr(tree, field.name)) for field in dataclasses.fields(tree))
+    elif hasattr(tree, "_fields"):
+        items = zip(tree._fields, tree, strict=True)
+    elif isinstance(tree, list | tuple):
+        items = enumerate(tree)
+    else:
+        return {} if tree is None else {prefix: tree}
+    start = f"{prefix}/" if prefix else ""
+    return {path: leaf for name, inner in items for path, leaf in flatten(inner, f"{start}{name}").items()}
+
+
+def rename(name: str, names: Names) -> str:
+    """Replaces the longest end of a path that is in the table, and each part before it that is."""
+    parts = name.split("/")
+    tails = (i for i in range(len(parts)) if "/".join(parts[i:]) in names)
+    cut = next(tails, len(parts))
+    end = [names["/".join(parts[cut:])]] if cut < len(parts) else []
+    return "/".join([names.get(part, part) for part in parts[:cut]] + end)
+
+
+def layer_name(pattern: str, i: int) -> str:
+    """The original's name of a layer of a stack: `{i}` is its number, `{_i}` too, with nothing for the first."""
+    return pattern.format(i=i, _i=f"_{i}" if i else "")
+
+
+def look_up(params: Mapping[str, Any], name: str) -> Any:
+    """A parameter of the original; KeyError with the nearest names if there is none of this one."""
+    if name not in params:
+        near = difflib.get_close_matches(name, params, n=3)
+        raise KeyError(f"There is no parameter {name!r}; near it: {', '.join(near) or 'none'}.")
+    return params[name]
+
+
+class Adapter(ABC):
+    """An implementation made of functions of tensors, one for each layer.
+
+    A layer takes its inputs as `Tensors` and the settings, and returns its outputs: a dict, which may hold records and
+    dicts of its own (`{"state": EmaState(...)}`), or the tensor itself where the layer has one output.
+    """
+
+    has_joint_pass = True  # False where code takes another path if no gradient is wanted: values are then made apart
+
+    def __init__(
+        self,
+        name: str,
+        description: str = "",
+        device: str = "cpu",
+        names: Callable[[Settings], Names] = lambda settings: {},
+    ):
+        """Makes an implementation without layers.
+
+        Args:
+            name: of the implementation.
+            description: with its version.
+            device: that it computes on, e.g. "cuda".
+            names: settings -> what this implementation calls the original's parameters (`"mlp/linear/w"`), and single
+                parts of names (`"opt"`). Inputs and outputs then have its names inside of the layers.
+        """
+        self.name, self.description, self.device, self.names = name, description, device, names
+        self.layers: dict[str, Callable[[Tensors, Settings], Any]] = {}
+        self.without_gradients: set[str] = set()
+
+    def layer(self, *layers: str, gradients: bool = True) -> Callable[[Any], Any]:
+        """Registers a function as a layer; without `gradients` only its values are judged."""
+
+        def register(function: Any) -> Any:
+            self.layers |= dict.fromkeys(layers, function)
+            self.without_gradients |= set() if gradients else set(layers)
+            return function
+
+        return register
+
+    def inside(self, x: Tensors, settings: Settings) -> Tensors:
+        """Inputs by this implementation's names."""
+        names = self.names(settings)
+        return Tensors({rename(name, names): value for name, value in x.items()}, x.dtype, x.device)
+
+    def outside(self, layer: str, outputs: Any, settings: Settings) -> dict[str, Any]:
+        """A layer's outputs, flat, by the registry's names."""
+        names, expected, leaves = self.names(settings), list(REGISTRY[layer].outputs(settings)), flatten(outputs)
+        if leaves.keys() == {""} and len(expected) == 1:
+            return {expected[0]: leaves[""]}
+        to_registry = {rename(name, names): name for name in expected}
+        return {to_registry.get(name, name): value for name, value in leaves.items()}
+
+    def apply(self, layer: str, x: Tensors, settings: Settings) -> dict[str, Any]:
+        """A layer's outputs from its inputs, as tensors, flat, by the registry's names."""
+        return self.outside(layer, self.layers[layer](self.inside(x, settings), settings), settings)
+
+    def run(self, layer: str, inputs: Arrays, settings: Settings, dtype: str) -> Arrays:
+        """The layer's outputs."""
+        return self._compute(layer, inputs, settings, dtype, {}, ())[0]
+
+    def vjp(
+        self, layer: str, inputs: Arrays, settings: Settings, dtype: str, cotangents: Arrays, wrt: Sequence[str]
+    ) -> Arrays:
+        """The vector-Jacobian product with respect to the inputs in `wrt`; zeros where no gradient flows."""
+        if layer in self.without_gradients:
+            raise NotImplementedError
+        return self._compute(layer, inputs, settings, dtype, cotangents, wrt)[1]
+
+    def run_and_vjp(
+        self, layer: str, inputs: Arrays, settings: Settings, dtype: str, cotangents: Arrays, wrt: Sequence[str]
+    ) -> tuple[Arrays, Arrays]:
+        """Both, from one pass where that gives the same values."""
+        if self.has_joint_pass and layer not in self.without_gradients:
+            return self._compute(layer, inputs, settings, dtype, cotangents, wrt)
+        values = self.run(layer, inputs, settings, dtype)
+        return values, self.vjp(layer, inputs, settings, dtype, cotangents, wrt)
+
+    @abstractmethod
+    def _compute(
+        self, layer: str, inputs: Arrays, settings: Settings, dtype: str, cotangents: Arrays, wrt: Sequence[str]
+    ) -> tuple[Arrays, Arrays]:
+        """Outputs, and VJPs for the inputs in `wrt` if there are any."""
