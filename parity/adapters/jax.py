@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from parity.adapters import shared
-from parity.adapters.shared import Tensors, look_up
+from parity.adapters.shared import Tensors, check_cotangents, look_up
 from parity.layers.spec import Arrays, Settings
 
 __all__ = ["Adapter", "Tensors", "graft"]
@@ -37,6 +37,7 @@ class Adapter(shared.Adapter):
             def outputs_of(sources: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
                 inputs = Tensors({**x, **sources}, jnp.dtype(dtype), device)
                 outputs = self.apply(layer, inputs, json.loads(settings))
+                check_cotangents(outputs, cotangents)
                 return {name: outputs[name] for name in cotangents}, outputs
 
             _, pull, outputs = jax.vjp(outputs_of, {name: x[name] for name in wrt}, has_aux=True)

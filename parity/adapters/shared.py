@@ -100,6 +100,13 @@ def look_up(params: Mapping[str, Any], name: str) -> Any:
     return params[name]
 
 
+def check_cotangents(outputs: Mapping[str, Any], cotangents: Mapping[str, Any]) -> None:
+    """Without an output there is no VJP through it."""
+    missing = sorted(cotangents.keys() - outputs.keys())
+    if missing:
+        raise NotImplementedError(f"VJPs need the output {missing[0]!r}.")
+
+
 class Adapter(ABC):
     """An implementation made of functions of tensors, one for each layer.
 
@@ -128,16 +135,37 @@ class Adapter(ABC):
         self.name, self.description, self.device, self.names = name, description, device, names
         self.layers: dict[str, Callable[[Tensors, Settings], Any]] = {}
         self.without_gradients: set[str] = set()
+        self.optional_outputs: dict[str, Sequence[str]] = {}
+        self._unsupported: dict[str, Callable[[Settings], str]] = {}
 
-    def layer(self, *layers: str, gradients: bool = True) -> Callable[[Any], Any]:
-        """Registers a function as a layer; without `gradients` only its values are judged."""
+    def layer(
+        self,
+        *layers: str,
+        gradients: bool = True,
+        optional: Sequence[str] = (),
+        unsupported: Callable[[Settings], str] = lambda settings: "",
+    ) -> Callable[[Any], Any]:
+        """Registers a function as a layer, and declares what it does not have; that is listed, not failed.
+
+        Args:
+            layers: names in the registry.
+            gradients: whether VJPs are judged, or values alone.
+            optional: outputs that may be missing, as patterns: `log/*`.
+            unsupported: why the function cannot compute with some settings; empty if it can.
+        """
 
         def register(function: Any) -> Any:
             self.layers |= dict.fromkeys(layers, function)
             self.without_gradients |= set() if gradients else set(layers)
+            self.optional_outputs |= dict.fromkeys(layers, optional)
+            self._unsupported |= dict.fromkeys(layers, unsupported)
             return function
 
         return register
+
+    def unsupported(self, layer: str, settings: Settings) -> str:
+        """Why a layer cannot be computed with these settings; empty if it can."""
+        return self._unsupported[layer](settings) if layer in self._unsupported else ""
 
     def inside(self, x: Tensors, settings: Settings) -> Tensors:
         """Inputs by this implementation's names."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from parity.adapters import shared
-from parity.adapters.shared import Tensors, layer_name, look_up
+from parity.adapters.shared import Tensors, check_cotangents, layer_name, look_up
 from parity.layers.spec import Arrays, Settings
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -46,6 +46,7 @@ def pull_back(
     """Outputs, and for the inputs in `wrt` the gradient of sum(output * cotangent), zeros where none flows."""
     sources = {name: x[name].detach().requires_grad_() for name in wrt}
     outputs = function(x | sources)
+    check_cotangents(outputs, cotangents)
     reached = [name for name in cotangents if outputs[name].requires_grad] if wrt else []
     if not reached:
         return outputs, {name: torch.zeros_like(source) for name, source in sources.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
@@ -78,15 +79,20 @@ class Judge:
         precisions: whose tolerances are used, each on an answer of its own; below float32 values alone are judged.
         answers_in: the dtype of its answers, where that is not the precision's own.
         without_gradients: layers without a `vjp` (or whose `vjp` raised NotImplementedError): only values are judged.
+        left_out: outputs that are missing and cases that cannot run, as the implementation declares.
     """
 
     implementation: Implementation
     precisions: tuple[str, ...] = BOTH
     answers_in: str = ""
     without_gradients: set[str] = field(default_factory=set)
+    left_out: set[str] = field(default_factory=set)
 
     def rows(self, golden: Golden) -> Iterator[Row]:
         """Value rows, then VJP rows, in each precision."""
+        if why := why_unsupported(self.implementation, golden):
+            self.left_out.add(f"{golden.id} ({why})")
+            return
         for precision in self.precisions:
             for kind, answer in self._answers(golden, precision):
                 yield from self._rows(golden, kind, precision, answer)
@@ -139,6 +145,8 @@ class Judge:
             where = (golden.layer, golden.case, name)
             if isinstance(answer, Problem):
                 yield failed(where, kind, precision, answer)
+            elif name not in answer and kind == "value" and is_optional(self.implementation, golden.layer, name):
+                self.left_out.add(f"{name} of {golden.layer}")
             elif name not in answer:
                 text = f"is missing; the layer gave {sorted(answer)[:8]}."
                 yield failed(where, kind, precision, Problem(ProblemKind.MISSING, text))
@@ -163,6 +171,18 @@ class Judge:
         recorded = golden.recorded_at("value")
         coarser = (p for p in ("tf32", "bf16") if PRECISIONS[p] in recorded and at(p).equal)
         return replace(row, seen=precision if row.equal else next(coarser, ""))
+
+
+def is_optional(implementation: Implementation, layer: str, output: str) -> bool:
+    """Whether an implementation declares that an output may be missing."""
+    patterns = getattr(implementation, "optional_outputs", {}).get(layer, ())
+    return any(fnmatchcase(output, pattern) for pattern in patterns)
+
+
+def why_unsupported(implementation: Implementation, golden: Golden) -> str:
+    """Why an implementation declares that it cannot run a case; empty if it can."""
+    declared = getattr(implementation, "unsupported", None)
+    return str(declared(golden.layer, golden.settings) or "") if declared else ""
 
 
 def _breach(answers: Sequence[Any], inputs: Arrays, before: Arrays) -> str:
@@ -200,7 +220,7 @@ class Outcome:
         rows: every comparison made.
         expected: how many comparisons the fixtures ask for, of the cases that could run.
         skipped: case -> why it could not run.
-        not_provided: layers that the implementation leaves out.
+        not_provided: layers that the implementation leaves out, and cases and outputs that it declares to be missing.
         without_gradients: layers of which only values were judged.
     """
 
@@ -235,6 +255,7 @@ def check_layer(
         outcome.expected += rows_expected(golden, precisions)
         outcome.rows += judge.rows(golden)
     outcome.without_gradients |= judge.without_gradients
+    outcome.not_provided += sorted(judge.left_out)
 
 
 def rows_expected(golden: Golden, precisions: tuple[str, ...] = BOTH) -> int:
