@@ -110,8 +110,8 @@ def check_cotangents(outputs: Mapping[str, Any], cotangents: Mapping[str, Any]) 
 class Adapter(ABC):
     """An implementation made of functions of tensors, one for each layer.
 
-    A layer takes its inputs as `Tensors` and the settings, and returns its outputs: a dict, which may hold records and
-    dicts of its own (`{"state": EmaState(...)}`), or the tensor itself where the layer has one output.
+    A layer takes its inputs as `Tensors` and the settings. It returns its outputs as a dict or record, which may hold
+    others (`{"state": EmaState(...)}`), as a tuple in the registry's order, or as the one tensor that there is.
     """
 
     has_joint_pass = True  # False where code takes another path if no gradient is wanted: values are then made apart
@@ -174,11 +174,11 @@ class Adapter(ABC):
 
     def outside(self, layer: str, outputs: Any, settings: Settings) -> dict[str, Any]:
         """A layer's outputs, flat, by the registry's names."""
-        names, expected, leaves = self.names(settings), list(REGISTRY[layer].outputs(settings)), flatten(outputs)
-        if leaves.keys() == {""} and len(expected) == 1:
-            return {expected[0]: leaves[""]}
+        names, expected = self.names(settings), list(REGISTRY[layer].outputs(settings))
+        if not isinstance(outputs, Mapping) and not is_record(outputs):
+            outputs = dict(zip(expected, outputs if isinstance(outputs, tuple) else (outputs,), strict=True))
         to_registry = {rename(name, names): name for name in expected}
-        return {to_registry.get(name, name): value for name, value in leaves.items()}
+        return {to_registry.get(name, name): value for name, value in flatten(outputs).items()}
 
     def apply(self, layer: str, x: Tensors, settings: Settings) -> dict[str, Any]:
         """A layer's outputs from its inputs, as tensors, flat, by the registry's names."""

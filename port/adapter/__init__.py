@@ -23,16 +23,14 @@ __all__ = ["autocast", "bfloat16_weights", "compiled", "implementation", "plain"
 del elementary, environments, learning, metatraining, networks  # imported for the layers that they register
 
 
-class Plain(Adapter):
-    """The port's algorithm as it stands, without `port.fast`: `--impl port.adapter:plain`."""
+class Port(Adapter):
+    """All layers, on the given path of `port.Agent`."""
 
-    path = "plain"  # of `port.Agent`
-
-    def __init__(self, name: str, about: str = "", layers: Sequence[str] = ()):
+    def __init__(self, name: str, path: str = "auto", about: str = "", layers: Sequence[str] = ()):
         """Takes the layers of those names; all of them if none are named."""
         super().__init__(name, f"PyTorch {torch.__version__}{about}", names=inputs.names)
         every = {**inputs.registered.layers, **dict.fromkeys(distributed.WITHIN)}
-        self.layers = {name: every[name] for name in layers or every}
+        self.path, self.layers = path, {name: every[name] for name in layers or every}
 
     def apply(self, layer: str, x: Tensors, settings: Settings) -> Flat:
         """A layer's outputs, by the agent's path of this implementation."""
@@ -52,14 +50,13 @@ class Plain(Adapter):
         return distributed.on_ranks(on_rank, x, cotangents, settings["D"])
 
 
-class Port(Plain):
+class AsUsersHaveIt(Port):
     """The port as users have it: layers, and whole training runs.
 
     Where only values are wanted, an agent learns as outside of meta-training, which gives the same: so the fast path is
     held to every case of a learner step. Gradients are those of meta-training, whose path is the plain one.
     """
 
-    path = "auto"
     has_joint_pass = False
 
     def run(self, layer: str, inputs: Any, settings: Settings, dtype: str) -> Any:
@@ -71,10 +68,8 @@ class Port(Plain):
         return curves.train(spec)
 
 
-class Compiled(Port):
-    """The port with its networks compiled by torch, where it makes a difference: `--impl port.adapter:compiled`."""
-
-    path = "compiled"
+class Compiled(AsUsersHaveIt):
+    """The port with its networks compiled by torch, where it makes a difference."""
 
     def run(self, layer: str, inputs: Any, settings: Settings, dtype: str) -> Any:
         """The layer's outputs; what was compiled for other sizes is forgotten first, as torch keeps only a few."""
@@ -82,10 +77,8 @@ class Compiled(Port):
         return super().run(layer, inputs, settings, dtype)
 
 
-class Autocast(Plain):
-    """The port under `torch.autocast` in bfloat16: `--impl port.adapter:autocast --precision bf16`."""
-
-    path = "auto"
+class Autocast(Port):
+    """The port under `torch.autocast` in bfloat16."""
 
     def apply(self, layer: str, x: Tensors, settings: Settings) -> Flat:
         """A layer's outputs, in the precision asked for."""
@@ -94,10 +87,8 @@ class Autocast(Plain):
         return {name: y.to(x.dtype) if y.is_floating_point() else y for name, y in outputs.items()}
 
 
-class Bfloat16Weights(Plain):
-    """The port with parameters rounded to bfloat16: `--impl port.adapter:bfloat16_weights --precision bf16`."""
-
-    path = "auto"
+class Bfloat16Weights(Port):
+    """The port with parameters rounded to bfloat16."""
 
     def apply(self, layer: str, x: Tensors, settings: Settings) -> Flat:
         """A layer's outputs from the rounded parameters."""
@@ -105,8 +96,9 @@ class Bfloat16Weights(Plain):
         return super().apply(layer, x | rounded, settings)
 
 
-implementation = Port("port")
-plain = Plain("port, plain")
-compiled = Compiled("port, compiled", " with torch.compile", ("agent/learner_step", "agent/learner_steps"))
-autocast = Autocast("port, autocast", ", torch.autocast(bfloat16)")
-bfloat16_weights = Bfloat16Weights("port, bfloat16 weights", ", parameters rounded to bfloat16")
+# `--impl port.adapter:plain` and so on; the last two with `--precision bf16`.
+implementation = AsUsersHaveIt("port")
+plain = Port("port, plain", "plain")  # the algorithm as it stands, without `port.fast`
+compiled = Compiled("port, compiled", "compiled", " with torch.compile", ("agent/learner_step", "agent/learner_steps"))
+autocast = Autocast("port, autocast", about=", torch.autocast(bfloat16)")
+bfloat16_weights = Bfloat16Weights("port, bfloat16 weights", about=", parameters rounded to bfloat16")

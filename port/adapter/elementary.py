@@ -32,25 +32,8 @@ def _normalize(x: Tensors, s: Settings) -> dict[str, Any]:
     return {"out": out, "state": state}
 
 
-@layer("moving_average/update")
-def _update(x: Tensors, s: Settings) -> dict[str, Any]:
-    return {"state": moving_average.update(x.record(EmaState, "state"), x["values"], s["decay"], s.get("averaging"))}
-
-
-@layer("moving_average/normalize")
-def _normalize_by_average(x: Tensors, s: Settings) -> Tensor:
-    state = x.record(EmaState, "state")
-    return moving_average.normalize(x["values"], state, s["eps"], subtract_mean=s["subtract_mean"])
-
-
 def _net_options(s: Settings) -> dict[str, Any]:
     return {name: s[name] for name in ("max_abs_value", "categorical", "nonlinear")}
-
-
-@layer("values/q_and_v")
-def _q_and_v(x: Tensors, s: Settings) -> dict[str, Any]:
-    q, v = value_utils.q_and_v(x.q_logits, x.pi_logits, s["max_abs_value"])
-    return {"q": q, "v": v}
 
 
 @layer("values/estimate_q")
@@ -109,6 +92,13 @@ registered.layers |= {
     "ops/entropy": lambda x, s: ops.categorical_entropy(x.p_logits),
     "ops/importance_weight": lambda x, s: ops.importance_weights(x.pi_logits, x.mu_logits, x.actions),
     "ops/policy_gradient_loss": lambda x, s: ops.policy_gradient_loss(x.logits, x.actions, x.advantages, s["backprop"]),
+    "moving_average/update": lambda x, s: {
+        "state": moving_average.update(x.record(EmaState, "state"), x["values"], s["decay"], s.get("averaging"))
+    },
+    "moving_average/normalize": lambda x, s: moving_average.normalize(
+        x["values"], x.record(EmaState, "state"), s["eps"], subtract_mean=s["subtract_mean"]
+    ),
+    "values/q_and_v": lambda x, s: value_utils.q_and_v(x.q_logits, x.pi_logits, s["max_abs_value"]),
     "values/from_logits": lambda x, s: value_utils.values_from_logits(x.net_out, **_net_options(s)),
     "values/retrace": lambda x, s: _estimate_q(x, s)["q_target"],
     "values/loss_from_target": lambda x, s: value_utils.value_loss_from_target(x.net_out, x.target, **_net_options(s)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -33,19 +33,15 @@ def _catch_step(x: Tensors, s: Settings) -> dict[str, Any]:
     return _shown(*_env(s, x.dtype).step(x.record(CatchState, "state"), x.actions, x.ball_columns))
 
 
-class _Given:
-    """Columns of one environment, one after the other."""
-
-    def __init__(self, columns: Tensor) -> None:
-        self._columns: Iterator[int] = iter(columns.tolist())
-
-    def randint(self, below: int) -> int:
-        return next(self._columns)
+def _drawing(columns: Tensor) -> Any:
+    """A source of randomness that gives an environment its columns, one after the other."""
+    values = iter(columns.tolist())
+    return SimpleNamespace(randint=lambda below: next(values))
 
 
 @layer("env/host_catch")
 def _host_catch(x: Tensors, s: Settings) -> dict[str, Any]:
-    sources = [_Given(columns) for columns in x.ball_columns.unbind(1)]
+    sources = [_drawing(columns) for columns in x.ball_columns.unbind(1)]
     env = Batched([HostCatch(s["fall"] + 1, s["columns"], source) for source in sources])
     steps = [env.reset(), *(env.step(actions) for actions in x.actions)]
     stacked = {name: torch.stack([getattr(step, name) for step in steps]) for name in Timestep._fields}
@@ -77,6 +73,5 @@ def _replay_sample(x: Tensors, s: Settings) -> dict[str, Any]:
 
 
 @layer("eval/accumulate_returns")
-def _accumulate_returns(x: Tensors, s: Settings) -> dict[str, Any]:
-    so_far, returns = eval_loop.accumulate_returns(x["so_far"], x["rewards"], x["discounts"])
-    return {"so_far": so_far, "returns": returns}
+def _accumulate_returns(x: Tensors, s: Settings) -> Any:
+    return eval_loop.accumulate_returns(x.so_far, x.rewards, x.discounts)

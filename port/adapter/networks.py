@@ -22,12 +22,6 @@ def _lstm(x: Tensors) -> dict[str, Any]:
     return {"lstm/w": x.w, "lstm/b": x.b}
 
 
-@layer("nets/action_model")
-def _action_model(x: Tensors, s: Settings) -> Any:
-    params = x.under("params")
-    return agent_net.action_model(params, agent_net.root_state(params, x.torso))
-
-
 @layer("nets/agent_init")
 def _agent_init(x: Tensors, s: Settings) -> dict[str, Any]:
     config = agent(s).config
@@ -43,10 +37,9 @@ def _meta_init(x: Tensors, s: Settings) -> dict[str, Any]:
 
 
 @layer("meta/inputs")
-def _meta_inputs(x: Tensors, s: Settings) -> dict[str, Any]:
+def _meta_inputs(x: Tensors, s: Settings) -> Any:
     features = meta_nets.Features(experience(x))
-    vector, embedding = meta_nets.build_inputs(features, meta_config(s).inputs, x.under("meta_params"))
-    return {"x": vector, "policy_emb": embedding}
+    return meta_nets.build_inputs(features, meta_config(s).inputs, x.under("meta_params"))
 
 
 @layer("meta/gate")
@@ -72,6 +65,9 @@ registered.layers |= {
     "nets/conv_block": lambda x, s: nets.conv_block({"conv/w": x.w, "conv/b": x.b}, "conv", x.x),
     "nets/lstm_step": lambda x, s: nets.lstm_step(_lstm(x), "lstm", x.x, x.record(LstmState)),
     "nets/unroll": lambda x, s: nets.lstm_unroll(_lstm(x), "lstm", x.xs, x.is_terminal, reverse=True),
+    "nets/action_model": lambda x, s: agent_net.action_model(
+        x.under("params"), agent_net.root_state(x.under("params"), x.torso)
+    ),
     "nets/agent": lambda x, s: agent_net.unroll(x.under("params"), x.observations),
     "meta/trajectory_rnn": lambda x, s: meta_nets.trajectory_rnn(x.under("meta_params"), x.x, x.is_terminal),
     "meta/heads": lambda x, s: meta_nets.heads(x.under("meta_params"), x.x, x.policy_emb),

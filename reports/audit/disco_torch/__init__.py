@@ -42,9 +42,11 @@ def release() -> str:
 
 
 def names(s: Settings) -> dict[str, str]:
-    """Parameters of the agent by this project's names, whose network it is; the package has none."""
+    """Parameters of the agent by this project's names, whose network it is; states by the package's."""
     ours = param_names.agent_names(config_of(AgentNetConfig, s)) if "dense" in s else {}
-    return {**{original: name for name, original in ours.items()}, "opt": "opt_state"}
+    states = {name: f"{name}_state" for name in ("adv_ema", "td_ema", "opt")}
+    pair = {"rnn/hidden": "rnn_state/0", "rnn/cell": "rnn_state/1"}
+    return {**{original: name for name, original in ours.items()}, **states, **pair}
 
 
 class DiscoTorch(Adapter):

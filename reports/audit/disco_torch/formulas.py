@@ -26,41 +26,21 @@ def _average(s: Settings) -> Any:
     return MovingAverage(decay=s["decay"], eps=s["eps"])
 
 
-def _update(x: Tensors, s: Settings) -> Any:
-    return {"state": _average(s).update_state(x["values"], x.record(EmaState, "state"))}
-
-
-def _normalize(x: Tensors, s: Settings) -> Any:
-    return _average(s).normalize(x["values"], x.record(EmaState, "state"), subtract_mean=s["subtract_mean"])
-
-
 def _from_logits(x: Tensors, s: Settings) -> Any:
-    return value_utils.get_values_from_net_outs(
-        x.net_out,
-        categorical_value=s["categorical"],
-        max_abs_value=s["max_abs_value"],
-        nonlinear_transform=s["nonlinear"],
-    )
+    form = {"categorical_value": s["categorical"], "nonlinear_transform": s["nonlinear"]}
+    return value_utils.get_values_from_net_outs(x.net_out, max_abs_value=s["max_abs_value"], **form)
 
 
 def _estimates(x: Tensors, s: Settings) -> Any:
-    outs = value_utils.estimate_q_values(
-        rewards=x.rewards,
-        actions=x.actions,
-        env_discounts=x.continues,
-        rho=x.rho,
-        values=x.get("values", x.target_values),
-        target_values=x.target_values,
-        q_values=x.get("q_values", x.target_q_values),
-        target_q_values=x.target_q_values,
-        discount=s["discount"],
-        lambda_=s["lambda"],
-    )
+    inputs = {"values": x.target_values, "q_values": x.target_q_values, **x}
+    discounts = {"env_discounts": inputs.pop("continues"), "discount": s["discount"], "lambda_": s["lambda"]}
+    outs = value_utils.estimate_q_values(**inputs, **discounts)
     return {name: getattr(outs, name) for name in ESTIMATES}
 
 
 def _outs(x: Tensors, s: Settings) -> Any:
     policies = {"agent_out": {"logits": x.pi_logits}, "behaviour_agent_out": {"logits": x.mu_logits}}
+    averages = {name: x.record(EmaState, name) for name in ("adv_ema_state", "td_ema_state")}
     outs, adv_ema, td_ema = value_utils.get_value_outs(
         q_net_out=x.q_logits,
         target_q_net_out=x.target_q_logits,
@@ -69,22 +49,21 @@ def _outs(x: Tensors, s: Settings) -> Any:
         discount=s["discount"],
         lambda_=s["lambda"],
         max_abs_value=s["max_abs_value"],
-        adv_ema_state=x.record(EmaState, "adv_ema"),
         adv_ema_fn=_average(s),
-        td_ema_state=x.record(EmaState, "td_ema"),
         td_ema_fn=_average(s),
+        **averages,
     )
-    return {**vars(outs), "adv_ema": adv_ema, "td_ema": td_ema}
+    return {**vars(outs), "adv_ema_state": adv_ema, "td_ema_state": td_ema}
 
 
 def _q_and_v(x: Tensors, s: Settings) -> Any:
     """Q and V have no function of their own in the package; they are two of its value outputs."""
     fresh = vars(MovingAverage().init_state())
-    blank = {f"{name}_ema/{field}": value for name in ("adv", "td") for field, value in fresh.items()}
+    blank = {f"{name}_ema_state/{field}": value for name in ("adv", "td") for field, value in fresh.items()}
     blank |= {"target_q_logits": x.q_logits, "mu_logits": x.pi_logits}
     blank["actions"] = torch.zeros(x.pi_logits.shape[:2], dtype=torch.int64)
     outs = _outs(x | blank, {**s, "discount": 1.0, "lambda": 1.0, "decay": 0.5, "eps": 1.0})
-    return {"q": outs["q_value"], "v": outs["value"]}
+    return outs["q_value"], outs["value"]
 
 
 def _vtrace(x: Tensors, s: Settings) -> Any:
@@ -102,7 +81,7 @@ def _vtrace(x: Tensors, s: Settings) -> Any:
     ]
     errors, advantages = (torch.stack(parts, dim=1) for parts in zip(*columns, strict=True))
     target = errors + values[:-1]
-    return {"value_target": target, "adv": advantages, "td": target - x["values"][:-1]}
+    return target, advantages, target - x["values"][:-1]
 
 
 def _limits(s: Settings) -> tuple[float, float]:
@@ -118,8 +97,10 @@ LAYERS = {  # `sign_hyp` and `normalize` are not among the package's transforms
     "ops/from_two_hot": lambda x, s: utils.transform_from_2hot(x.probs, *_limits(s), s["K"]),
     "ops/kl": lambda x, s: utils.categorical_kl_divergence(x.p_logits, x.q_logits),
     "ops/importance_weight": lambda x, s: value_utils.importance_weight(x.pi_logits, x.mu_logits, x.actions),
-    "moving_average/update": _update,
-    "moving_average/normalize": _normalize,
+    "moving_average/update": lambda x, s: {"state": _average(s).update_state(x["values"], x.record(EmaState, "state"))},
+    "moving_average/normalize": lambda x, s: _average(s).normalize(
+        x["values"], x.record(EmaState, "state"), subtract_mean=s["subtract_mean"]
+    ),
     "values/from_logits": _from_logits,
     "values/q_and_v": _q_and_v,
     "values/retrace": lambda x, s: _estimates(x, s)["q_target"],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from port.networks import agent_net
 from port.types import AdamState
 from reports.audit.disco_torch.inputs import Settings, Tensors, rollout
-from reports.audit.disco_torch.metanet import blank, network, no_memory
+from reports.audit.disco_torch.metanet import blank, memory, network, no_memory
 
 try:
     from disco_torch import trainer as trainer
@@ -62,18 +63,11 @@ def rule(s: Settings, meta: nn.Module | None = None) -> update_rule.DiscoUpdateR
 def meta_state(x: Tensors) -> dict[str, Any]:
     """The rule's memory in the package's form."""
     return {
-        "rnn_state": (x["meta_state/rnn/hidden"], x["meta_state/rnn/cell"]),
-        "adv_ema_state": x.record(EmaState, "meta_state/adv_ema"),
-        "td_ema_state": x.record(EmaState, "meta_state/td_ema"),
+        "rnn_state": memory(x, "meta_state/"),
+        "adv_ema_state": x.record(EmaState, "meta_state/adv_ema_state"),
+        "td_ema_state": x.record(EmaState, "meta_state/td_ema_state"),
         "target_params": x.under("meta_state/target_params"),
     }
-
-
-def as_outputs(state: dict[str, Any]) -> dict[str, Any]:
-    """The rule's memory as outputs."""
-    hidden, cell = state["rnn_state"]
-    averages = {name: state[f"{name}_state"] for name in ("adv_ema", "td_ema")}
-    return {"rnn": {"hidden": hidden, "cell": cell}, **averages, "target_params": state["target_params"]}
 
 
 def _unroll_meta_net(x: Tensors, s: Settings) -> Any:
@@ -84,7 +78,7 @@ def _unroll_meta_net(x: Tensors, s: Settings) -> Any:
         lambda params, observations, reset: (agent_net.step(params, observations, lead=2), None),
         hyper(s),
     )
-    return {"meta_out": outs, "meta_state": as_outputs(state)}
+    return {"meta_out": outs, "meta_state": state}
 
 
 def _agent_loss(x: Tensors, s: Settings) -> Any:
@@ -108,16 +102,6 @@ def _target_average(x: Tensors, s: Settings) -> Any:
     taken = rollout(nothing, agent_out=heads)
     _, new = made.unroll_meta_net(taken, x.under("online"), state, lambda *unused: (heads, None), hyper(s))
     return {"target": new["target_params"]}
-
-
-class Idle:
-    """An optimiser that leaves parameters as they are, to look at gradients."""
-
-    def zero_grad(self) -> None:
-        """Nothing has been accumulated."""
-
-    def step(self) -> None:
-        """Does nothing."""
 
 
 def optimiser(agent: nn.Module, learning_rate: float, max_abs_update: float, state: AdamState) -> Any:
@@ -179,8 +163,9 @@ def flat_logs(logs: dict[str, float], dtype: torch.dtype) -> Flat:
 def _loss(x: Tensors, s: Settings) -> Any:
     """Loss and gradient with the targets given: the trainer's step with an idle optimiser and no clipping."""
     agent, made, targets = UsersAgent(x.under("params")), rule(s), x.under("meta_out")
+    idle = SimpleNamespace(zero_grad=lambda: None, step=lambda: None)
     made.unroll_meta_net = lambda *unused: (targets, {"target_params": {}})
-    step = make_trainer(agent, made, Idle(), {}, s)._gradient_step
+    step = make_trainer(agent, made, idle, {}, s)._gradient_step
     logs = flat_logs(step(batch(x.under("rollout"), x.dtype)), x.dtype)
     grads = {name: value.grad for name, value in agent.named_parameters()}
     return {"total_loss": logs.pop("total_loss"), "log": logs, "grads": grads}
@@ -201,7 +186,7 @@ def _learner_steps(x: Tensors, s: Settings) -> Any:
     else:
         logs = step(taken)
     state = {"params": dict(agent.named_parameters()), "opt_state": optimiser_state(adam, agent)}
-    return {**state, "meta_state": as_outputs(learner._meta_state), "log": logs}
+    return {**state, "meta_state": learner._meta_state, "log": logs}
 
 
 def _stepped(start: Flat, x: Tensors, s: Settings) -> tuple[Flat, AdamState]:

@@ -109,6 +109,11 @@ def blank(s: Settings, dtype: torch.dtype) -> Tensors:
     return Tensors(zeros | {"actions": torch.zeros(T + 1, B, dtype=torch.int64)}, dtype)
 
 
+def memory(x: Tensors, prefix: str = "") -> tuple[Tensor, Tensor]:
+    """The meta-RNN's state among the inputs, a pair as the package has it."""
+    return x[f"{prefix}rnn_state/0"], x[f"{prefix}rnn_state/1"]
+
+
 def no_memory(s: Settings) -> tuple[Tensor, Tensor]:
     """The meta-RNN's state where it starts."""
     return torch.zeros(s["M"]), torch.zeros(s["M"])
@@ -117,15 +122,14 @@ def no_memory(s: Settings) -> tuple[Tensor, Tensor]:
 def _inputs(x: Tensors, s: Settings) -> Any:
     net = network(x, s)
     nets = {name: getattr(net, name) for name in ("y_net", "z_net", "policy_net")}
-    vector, embedding = transforms.construct_input(rollout(x), net.input_option, **nets)
-    return {"x": vector, "policy_emb": embedding}
+    return transforms.construct_input(rollout(x), net.input_option, **nets)
 
 
 def _gate(x: Tensors, s: Settings) -> Any:
     net, seen = network(x, s), []
     hold(net.trajectory_rnn, x.x)
     net.meta_input_head.register_forward_pre_hook(lambda part, arguments: seen.append(arguments[0]))
-    net(rollout(blank(s, x.dtype)), (x["rnn/hidden"], no_memory(s)[1]))
+    net(rollout(blank(s, x.dtype)), (x["rnn_state/0"], no_memory(s)[1]))
     return seen[0]
 
 
@@ -141,22 +145,16 @@ def _meta_rnn(x: Tensors, s: Settings) -> Any:
     net = network(x, s)
     hold(net.y_head, x["meta_out/y"])
     hold(net.meta_input_head, x["meta_out/meta_input_emb"])
-    return {"rnn": _whole_of(net, x)[1]}
+    return net(rollout(x), memory(x))[1]
 
 
 def _whole(x: Tensors, s: Settings) -> Any:
-    outs, state = _whole_of(network(x, s), x)
-    return {**outs, "rnn": state}
-
-
-def _whole_of(net: nn.Module, x: Tensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    outs, state = net(rollout(x), (x["rnn/hidden"], x["rnn/cell"]))
-    return outs, dict(zip(("hidden", "cell"), state, strict=True))
+    outs, state = network(x, s)(rollout(x), memory(x))
+    return {**outs, "rnn_state": state}
 
 
 def _lstm_step(x: Tensors, s: Settings) -> Any:
-    cell = graft(meta_net.HaikuLSTMCell(s["E"], s["H"]), {"": ""}, x)
-    return dict(zip(("hidden", "cell"), cell(x.x, (x.hidden, x.cell)), strict=True))
+    return graft(meta_net.HaikuLSTMCell(s["E"], s["H"]), {"": ""}, x)(x.x, (x.hidden, x.cell))
 
 
 def _unroll(xs: Tensor, is_terminal: Tensor, w: Tensor, b: Tensor) -> Any:
