@@ -217,7 +217,7 @@ def test_an_input_that_is_not_there_gets_a_sentence():
 
 
 def test_names_are_this_implementations_inside_and_the_registrys_outside():
-    adapter = for_torch.Adapter("a", names=lambda s: {"first/w": "one.weight", "opt": "optimiser"})
+    adapter = for_torch.Adapter("a", names=lambda s: [("first/w", "one.weight"), ("opt", "optimiser")])
 
     @adapter.layer("optim/target_average")
     def _(x, settings):
@@ -230,7 +230,12 @@ def test_names_are_this_implementations_inside_and_the_registrys_outside():
         "target/first/w": [1, 1],
         "target/first/b": [1, 1],
     }
-    assert shared.rename("opt/mu/first/w", adapter.names({})) == "optimiser/mu/one.weight"
+    assert list(adapter.inside(shared.Tensors({"opt/mu/first/w": 1}), {})) == ["optimiser/mu/one.weight"]
+
+
+def test_a_parameter_of_the_original_may_have_several_names():
+    adapter = for_torch.Adapter("a", names=lambda s: [("first/w", "one"), ("first/w", "two")])
+    assert adapter.inside(shared.Tensors({"p/first/w": 1, "p/x": 2}), {}) == {"p/one": 1, "p/two": 1, "p/x": 2}
 
 
 PARAMS = {

@@ -12,7 +12,7 @@ from parity.layers import REGISTRY
 from parity.layers.spec import Arrays, Settings
 
 Record = TypeVar("Record")
-Names = Mapping[str, str]
+Names = Iterable[tuple[str, str]]
 
 
 class Tensors(dict[str, Any]):
@@ -78,13 +78,16 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
     return {path: leaf for name, inner in items for path, leaf in flatten(inner, f"{start}{name}").items()}
 
 
-def rename(name: str, names: Names) -> str:
-    """Replaces the longest end of a path that is in the table, and each part before it that is."""
+def inside_names(name: str, table: Mapping[str, Sequence[str]]) -> list[str]:
+    """A path by other names: its longest end that is in the table, and each part before that, are replaced.
+
+    An end may have several names, as parameters do that are used twice.
+    """
     parts = name.split("/")
-    tails = (i for i in range(len(parts)) if "/".join(parts[i:]) in names)
-    cut = next(tails, len(parts))
-    end = [names["/".join(parts[cut:])]] if cut < len(parts) else []
-    return "/".join([names.get(part, part) for part in parts[:cut]] + end)
+    cut = next((i for i in range(len(parts)) if "/".join(parts[i:]) in table), len(parts))
+    start = [table.get(part, [part])[0] for part in parts[:cut]]
+    ends = [[end] for end in table["/".join(parts[cut:])]] if cut < len(parts) else [[]]
+    return ["/".join(start + end) for end in ends]
 
 
 def layer_name(pattern: str, i: int) -> str:
@@ -121,7 +124,7 @@ class Adapter(ABC):
         name: str,
         description: str = "",
         device: str = "cpu",
-        names: Callable[[Settings], Names] = lambda settings: {},
+        names: Callable[[Settings], Names] = lambda settings: (),
     ):
         """Makes an implementation without layers.
 
@@ -129,8 +132,8 @@ class Adapter(ABC):
             name: of the implementation.
             description: with its version.
             device: that it computes on, e.g. "cuda".
-            names: settings -> what this implementation calls the original's parameters (`"mlp/linear/w"`), and single
-                parts of names (`"opt"`). Inputs and outputs then have its names inside of the layers.
+            names: settings -> pairs of names: the original's, of a parameter (`"mlp/linear/w"`) or a part of a path
+                (`"opt"`), and this implementation's. Inputs and outputs have the latter inside of the layers.
         """
         self.name, self.description, self.device, self.names = name, description, device, names
         self.layers: dict[str, Callable[[Tensors, Settings], Any]] = {}
@@ -167,17 +170,23 @@ class Adapter(ABC):
         """Why a layer cannot be computed with these settings; empty if it can."""
         return self._unsupported[layer](settings) if layer in self._unsupported else ""
 
+    def _table(self, settings: Settings) -> dict[str, list[str]]:
+        table: dict[str, list[str]] = {}
+        for original, ours in self.names(settings):
+            table.setdefault(original, []).append(ours)
+        return table
+
     def inside(self, x: Tensors, settings: Settings) -> Tensors:
         """Inputs by this implementation's names."""
-        names = self.names(settings)
-        return Tensors({rename(name, names): value for name, value in x.items()}, x.dtype, x.device)
+        table = self._table(settings)
+        return Tensors({ours: x[name] for name in x for ours in inside_names(name, table)}, x.dtype, x.device)
 
     def outside(self, layer: str, outputs: Any, settings: Settings) -> dict[str, Any]:
         """A layer's outputs, flat, by the registry's names."""
-        names, expected = self.names(settings), list(REGISTRY[layer].outputs(settings))
+        table, expected = self._table(settings), list(REGISTRY[layer].outputs(settings))
         if not isinstance(outputs, Mapping) and not is_record(outputs):
             outputs = dict(zip(expected, outputs if isinstance(outputs, tuple) else (outputs,), strict=True))
-        to_registry = {rename(name, names): name for name in expected}
+        to_registry = {ours: name for name in expected for ours in inside_names(name, table)}
         return {to_registry.get(name, name): value for name, value in flatten(outputs).items()}
 
     def apply(self, layer: str, x: Tensors, settings: Settings) -> dict[str, Any]:

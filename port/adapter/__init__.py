@@ -29,7 +29,8 @@ class Port(Adapter):
     def __init__(self, name: str, path: str = "auto", about: str = "", layers: Sequence[str] = ()):
         """Takes the layers of those names; all of them if none are named."""
         super().__init__(name, f"PyTorch {torch.__version__}{about}", names=inputs.names)
-        every = {**inputs.registered.layers, **dict.fromkeys(distributed.WITHIN)}
+        on_ranks = {name: inputs.registered.layers[within] for name, within in distributed.WITHIN.items()}
+        every = inputs.registered.layers | on_ranks
         self.path, self.layers = path, {name: every[name] for name in layers or every}
 
     def apply(self, layer: str, x: Tensors, settings: Settings) -> Flat:

@@ -23,7 +23,7 @@ WITHIN = {
     "distributed/learner_step": "agent/learner_step",
     "distributed/meta_gradient": "meta_train/outer_loss",
 }
-Pull = Callable[[Tensors, Mapping[str, Tensor], Averaging], tuple[dict[str, Tensor], dict[str, Tensor]]]
+Pull = Callable[[Tensors, dict[str, Tensor], Averaging], tuple[dict[str, Tensor], dict[str, Tensor]]]
 
 
 def on_ranks(

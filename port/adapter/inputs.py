@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from parity.adapters.torch import Adapter, Tensors
+from parity.adapters.torch import Adapter
+from parity.adapters.torch import Tensors as Tensors
 from port.agent import Agent
 from port.config import (
     ActorCriticConfig,
@@ -24,7 +25,7 @@ from port.networks import param_names
 from port.types import Heads, LstmState, Rollout, RuleInputs
 from port.update_rules.disco import Disco
 
-Settings = Mapping[str, Any]
+Settings = dict[str, Any]
 Config = TypeVar("Config")
 
 VALUE_HEADS = Heads({"logits": 1, "v": 1}, {})  # of actor-critic agents, whose settings have no prediction size
@@ -32,17 +33,16 @@ LETTERS = {"P": "prediction_size", "H": "hidden_size", "K": "num_bins", "lambda"
 SCALARS = ("v_scalar", "adv", "normalized_adv", "q", "qv_adv", "normalized_qv_adv")
 
 
-def names(s: Settings) -> dict[str, str]:
-    """What the port calls the original's parameters, and the parts of a learner's state."""
-    tables: list[dict[str, str]] = []
+def names(s: Settings) -> Iterator[tuple[str, str]]:
+    """The original's names of parameters, and the registry's of a learner's state, with the port's."""
+    tables = [{"opt_state": "opt", "rnn_state": "rnn"}]
     if "dense" in s:
         tables.append(param_names.agent_names(config_of(AgentNetConfig, s), None if "P" in s else VALUE_HEADS))
     if "embedding_size" in s:
         tables.append(param_names.meta_names(meta_config(s)))
     if "value_dense" in s:
         tables.append(param_names.value_names(s["value_dense"]))
-    ours = {original: name for table in tables for name, original in table.items()}
-    return {**ours, "opt": "opt_state", "rnn": "rnn_state"}
+    return ((original, ours) for table in tables for ours, original in table.items())
 
 
 registered = Adapter("port", names=names)
@@ -67,8 +67,8 @@ def config_of(kind: type[Config], s: Settings, prefix: str = "", **known: Any) -
 
 def meta_config(s: Settings) -> MetaNetConfig:
     """The meta-network's configuration; of a layer without a meta-network, its prediction size."""
-    of_rnn = {"meta_rnn": config_of(MetaRnnConfig, s, "meta_", hidden_size=s["M"])} if "M" in s else {}
-    return config_of(MetaNetConfig, s, **of_rnn)
+    rnn = config_of(MetaRnnConfig, s, "meta_", hidden_size=s["M"]) if "M" in s else MetaRnnConfig()
+    return config_of(MetaNetConfig, s, meta_rnn=rnn)
 
 
 def disco(s: Settings) -> Disco:

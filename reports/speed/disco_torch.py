@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from typing import Any
 
 import numpy as np
@@ -17,16 +15,7 @@ from reports.speed.workload import Job, Work
 
 def made_trainer(work: Work) -> Any:
     """The package's trainer with the given parameters and weights."""
-    agent, setting = curves.ActingAgent(load_params(work, make_agent(work))), work.setting
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints that it has loaded the weights
-        return trainer.DiscoTrainer(
-            agent,
-            device=torch.device("cpu"),
-            lr=setting.agent["learning_rate"],
-            replay_capacity=setting.loop.capacity,
-            batch_size=setting.loop.batch_size,
-            weights_path=str(setting.weights_path()),
-        )
+    return curves.new_trainer(curves.ActingAgent(load_params(work, make_agent(work))), work.setting)
 
 
 class DiscoTorch:

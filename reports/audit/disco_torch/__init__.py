@@ -41,12 +41,12 @@ def release() -> str:
         return "of unknown release"
 
 
-def names(s: Settings) -> dict[str, str]:
-    """Parameters of the agent by this project's names, whose network it is; states by the package's."""
-    ours = param_names.agent_names(config_of(AgentNetConfig, s)) if "dense" in s else {}
-    states = {name: f"{name}_state" for name in ("adv_ema", "td_ema", "opt")}
-    pair = {"rnn/hidden": "rnn_state/0", "rnn/cell": "rnn_state/1"}
-    return {**{original: name for name, original in ours.items()}, **states, **pair}
+def names(s: Settings) -> Iterator[tuple[str, str]]:
+    """Parameters of the agent have this project's names, whose network it is; states have the package's."""
+    yield from ((name, f"{name}_state") for name in ("adv_ema", "td_ema", "opt"))
+    yield from (("rnn/hidden", "rnn_state/0"), ("rnn/cell", "rnn_state/1"))
+    if "dense" in s:
+        yield from ((name, ours) for ours, name in param_names.agent_names(config_of(AgentNetConfig, s)).items())
 
 
 class DiscoTorch(Adapter):

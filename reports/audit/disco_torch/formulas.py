@@ -10,7 +10,7 @@ from disco_torch import transforms, utils, value_utils
 from disco_torch.types import EmaState
 from disco_torch.utils import MovingAverage
 
-from reports.audit.disco_torch.inputs import Settings, Tensors, rollout
+from reports.audit.disco_torch.inputs import LayerFn, Settings, Tensors, rollout
 
 NEED_ACTIONS_OR_POLICY = ("select_a", "pi_weighted_avg")
 ESTIMATES = ("q_target", "value_target", "adv", "td", "q_td", "qv_adv")
@@ -88,7 +88,7 @@ def _limits(s: Settings) -> tuple[float, float]:
     return -s["max_abs_value"], s["max_abs_value"]
 
 
-LAYERS = {  # `sign_hyp` and `normalize` are not among the package's transforms
+LAYERS: dict[str, LayerFn] = {  # `sign_hyp` and `normalize` are not among the package's transforms
     **{f"transforms/{k}": partial(_transform, k) for k in (*transforms.SIMPLE_TRANSFORMS, *NEED_ACTIONS_OR_POLICY)},
     "ops/lookup": lambda x, s: utils.batch_lookup(x.table, x.index),
     "ops/signed_hyperbolic": lambda x, s: utils.signed_hyperbolic_tx(x.x),

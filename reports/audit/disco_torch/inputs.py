@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,8 @@ from disco_torch.types import UpdateRuleInputs
 from parity.adapters.torch import Tensors as Tensors
 from port.adapter.inputs import experience
 
-Settings = Mapping[str, Any]
+Settings = dict[str, Any]
+LayerFn = Callable[[Tensors, Settings], Any]
 
 
 @contextmanager

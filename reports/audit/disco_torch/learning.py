@@ -7,7 +7,6 @@ Disco103 at full size, and given the parts that the constructor makes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from port.networks import agent_net
 from port.types import AdamState
-from reports.audit.disco_torch.inputs import Settings, Tensors, rollout
+from reports.audit.disco_torch.inputs import LayerFn, Settings, Tensors, rollout
 from reports.audit.disco_torch.metanet import blank, memory, network, no_memory
 
 try:
@@ -122,10 +121,10 @@ def optimiser_state(made: Any, agent: nn.Module) -> AdamState:
     """Count and moments of either optimiser."""
     every = dict(agent.named_parameters())
     if hasattr(trainer, "ClippedAdam"):
-        count, moments = made.t, (made.m, made.v)
+        count, moments = made.t, [made.m, made.v]
     else:
         states = [made.state[parameter] for parameter in every.values()]
-        count, moments = states[0]["step"], tuple([x[key] for x in states] for key in ("exp_avg", "exp_avg_sq"))
+        count, moments = states[0]["step"], [[x[key] for x in states] for key in ("exp_avg", "exp_avg_sq")]
     mu, nu = (dict(zip(every, values, strict=True)) for values in moments)
     return AdamState(torch.tensor(int(count)), mu, nu)
 
@@ -225,9 +224,9 @@ def _adam(x: Tensors, s: Settings) -> Any:
     return {"updates": dict(agent.named_parameters()), "opt_state": optimiser_state(made, agent)}
 
 
-def layers() -> dict[str, Callable[[Tensors, Settings], Any]]:
+def layers() -> dict[str, LayerFn]:
     """The layers of this module that the installed release has."""
-    found: dict[str, Callable[[Tensors, Settings], Any]] = {
+    found: dict[str, LayerFn] = {
         "optim/target_average": _target_average,
         "disco/unroll_meta_net": _unroll_meta_net,
         "disco/agent_loss": _agent_loss,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from parity.adapters.torch import graft, layer_name
 from parity.layers import params
-from reports.audit.disco_torch.inputs import Settings, Tensors, rollout
+from reports.audit.disco_torch.inputs import LayerFn, Settings, Tensors, rollout
 
 ROOT = "lstm/~/meta_lstm/~unroll"
 TABLE = {
@@ -63,7 +63,7 @@ def _rebuilt(part: nn.Module, stack: list[tuple[int, ...]]) -> nn.Module:
     """A part of the network for weights of these shapes."""
     inputs, widths = stack[0][-2], [shape[-1] for shape in stack]
     if isinstance(part, nn.Linear):
-        return nn.Linear(inputs, *widths)
+        return nn.Linear(inputs, widths[0])
     if isinstance(part, meta_net.Conv1dNet):
         return meta_net.Conv1dNet(inputs // 2, widths)
     if isinstance(part, meta_net.ResetLSTM | meta_net.HaikuLSTMCell):
@@ -168,7 +168,7 @@ def _trajectory_rnn(x: Tensors, s: Settings) -> Any:
     return _unroll(x.x, x.is_terminal, w, b)
 
 
-LAYERS = {  # the package has no initialisation of its own for the meta-network
+LAYERS: dict[str, LayerFn] = {  # the package has no initialisation of its own for the meta-network
     "nets/mlp": lambda x, s: graft(meta_net.BatchMLP(s["E"], s["sizes"]), {"": "mlp/~/linear_{i}"}, x.under("params"))(
         x.x
     ),
