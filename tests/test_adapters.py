@@ -200,9 +200,9 @@ class State:
 def test_records_are_made_of_named_tensors_and_flattened_again():
     flat = {"s/average/moment1": 1, "s/average/moment2": 2, "s/params/mlp/w": 3, "other": 4}
     x = shared.Tensors(flat)
-    state = x.record(State, "s")
+    state = x.record(State, "s", average=Average)
     assert state == State(Average(1, 2), {"mlp/w": 3}, 7)
-    assert x.record(State, "s", step=8).step == 8
+    assert x.record(State, "s", step=8) == State({"moment1": 1, "moment2": 2}, {"mlp/w": 3}, 8)
     tree = {"s": state, "nothing": None, "several": [5]}
     assert shared.flatten(tree) == {
         **{name: y for name, y in flat.items() if name != "other"},

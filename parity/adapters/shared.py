@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
 from parity.layers import REGISTRY
 from parity.layers.spec import Arrays, Settings
@@ -39,21 +39,21 @@ class Tensors(dict[str, Any]):
         return {name[len(prefix) + 1 :]: value for name, value in self.items() if name.startswith(prefix + "/")}
 
     def record(self, kind: type[Record], prefix: str = "", **known: Any) -> Record:
-        """A NamedTuple or dataclass out of the entries below a prefix, its fields' records and dicts included.
+        """A NamedTuple or dataclass out of the entries below a prefix; a field that has entries below it is a dict.
 
         Args:
             kind: the class; what is not among the inputs keeps its default.
             prefix: where its fields are; empty for all inputs.
-            known: fields whose values are not taken from the inputs.
+            known: fields whose values are not taken from the inputs, or the classes of those that are records again.
         """
-        hints, start = get_type_hints(kind), f"{prefix}/" if prefix else ""
-        fields = dict(known)
-        for name in hints.keys() - known.keys():
-            inner = self.under(start + name)
-            if start + name in self:
-                fields[name] = self[start + name]
-            elif inner:
-                fields[name] = self.record(hints[name], start + name) if is_record(hints[name]) else inner
+        start = f"{prefix}/" if prefix else ""
+        fields: dict[str, Any] = {}
+        for name in getattr(kind, "_fields", ()) or [field.name for field in dataclasses.fields(kind)]:  # type: ignore[arg-type]
+            value, inner = known.get(name), self.under(start + name)
+            if name in known:
+                fields[name] = self.record(value, start + name) if isinstance(value, type) else value
+            elif start + name in self or inner:
+                fields[name] = self.get(start + name, inner)
         return kind(**fields)
 
 

@@ -23,7 +23,17 @@ from port.adapter.inputs import (
     rollouts,
 )
 from port.config import ActorCriticConfig, ActorCriticHyperParams, PolicyGradientConfig
-from port.types import LAST_STEP, ActorCriticState, AdamState, LearnerState, MetaState, Timestep, ValueOuts
+from port.types import (
+    LAST_STEP,
+    ActorCriticState,
+    AdamState,
+    EmaState,
+    LearnerState,
+    LstmState,
+    MetaState,
+    Timestep,
+    ValueOuts,
+)
 from port.update_rules import base
 from port.update_rules.actor_critic import ActorCritic
 from port.update_rules.policy_gradient import PolicyGradient
@@ -49,10 +59,17 @@ def _target_average(x: Tensors, s: Settings) -> dict[str, Any]:
     return {"target": optimizers.target_average(x.under("target"), x.under("online"), coeff)}
 
 
+def rule_state(x: Tensors) -> Any:
+    """What either rule remembers, among the inputs."""
+    if "meta_state/rnn_state/hidden" in x:
+        return x.record(MetaState, "meta_state", rnn_state=LstmState, adv_ema=EmaState, td_ema=EmaState)
+    return x.record(ActorCriticState, "meta_state", adv_ema=EmaState, td_ema=EmaState)
+
+
 @layer("disco/unroll_meta_net")
 def _unroll_meta_net(x: Tensors, s: Settings) -> dict[str, Any]:
-    before = x.record(MetaState, "meta_state")
-    out, state = disco(s).unroll_meta_net(x.under("meta_params"), x.under("params"), before, experience(x))
+    params = x.under("meta_params"), x.under("params")
+    out, state = disco(s).unroll_meta_net(*params, rule_state(x), experience(x))
     return {"meta_out": out, "meta_state": state}
 
 
@@ -74,8 +91,7 @@ def _actor_critic(s: Settings) -> ActorCritic:
 
 @layer("actor_critic/unroll")
 def _actor_critic_unroll(x: Tensors, s: Settings) -> dict[str, Any]:
-    before = x.record(ActorCriticState, "meta_state")
-    out, state = _actor_critic(s).unroll_meta_net({}, {}, before, experience(x))
+    out, state = _actor_critic(s).unroll_meta_net({}, {}, rule_state(x), experience(x))
     return {"meta_out": out, "meta_state": state}
 
 
@@ -110,8 +126,7 @@ def _loss(x: Tensors, s: Settings) -> dict[str, Any]:
 
 def learner_state_inside(x: Tensors) -> LearnerState:
     """The state of a learner, by either rule, among the inputs of a layer."""
-    kind: Any = MetaState if "meta_state/rnn_state/hidden" in x else ActorCriticState
-    return x.record(LearnerState, meta_state=x.record(kind, "meta_state"))
+    return x.record(LearnerState, opt_state=AdamState, meta_state=rule_state(x))
 
 
 def learner_state(x: Mapping[str, Tensor], s: Settings) -> LearnerState:

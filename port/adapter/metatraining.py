@@ -7,14 +7,18 @@ from typing import Any
 from port.adapter.inputs import Settings, Tensors, agent, config_of, layer, rollout, rollouts
 from port.adapter.learning import learner_state_inside
 from port.meta_train import meta_gradient
-from port.types import AdamState
+from port.types import AdamState, EmaState
 from port.value_fns import value_fn
 from port.value_fns.value_fn import ValueFnConfig, ValueState
 
 
+def _value_state(x: Tensors, prefix: str = "") -> ValueState:
+    return x.record(ValueState, prefix, opt_state=AdamState, adv_ema=EmaState, td_ema=EmaState)
+
+
 @layer("meta_train/value_fn")
 def _value_update(x: Tensors, s: Settings) -> dict[str, Any]:
-    inputs = (x.record(ValueState), rollout(x), x.pi_logits, config_of(ValueFnConfig, s, "value_"))
+    inputs = (_value_state(x), rollout(x), x.pi_logits, config_of(ValueFnConfig, s, "value_"))
     state, _, logs = value_fn.update(*inputs, keep_graph=True, averaging=s.get("averaging"))
     errors = {"td": logs["value_td"], "normalized_td": logs["value_normalized_td"]}
     return {**state._asdict(), "value_loss": logs["value_loss"], **errors}
@@ -26,7 +30,7 @@ def _outer_arguments(x: Tensors, s: Settings) -> tuple[Any, ...]:
         config_of(ValueFnConfig, s, "value_"),
         meta_gradient.OuterLossConfig(),
         x.under("meta_params"),
-        meta_gradient.LearningState(learner_state_inside(x), x.record(ValueState, "value")),
+        meta_gradient.LearningState(learner_state_inside(x), _value_state(x, "value")),
         rollouts(x, "train", s["S"]),
         rollout(x, "valid"),
     )
