@@ -1,6 +1,7 @@
 """Adapters written with the helpers of `parity.adapters`, as a newcomer writes them, in PyTorch and in JAX."""
 
 import dataclasses
+import importlib
 import json
 import os
 import subprocess
@@ -18,6 +19,7 @@ from parity.adapters import torch as for_torch
 from parity.compare import ProblemKind
 from parity.goldens.check import Outcome, check_layer
 from parity.goldens.store import Store
+from parity.mutants.mutate import load_edited
 from tests.helpers import ROOT
 
 jax = pytest.importorskip("jax")
@@ -236,6 +238,13 @@ def test_names_are_this_implementations_inside_and_the_registrys_outside():
 def test_a_parameter_of_the_original_may_have_several_names():
     adapter = for_torch.Adapter("a", names=lambda s: [("first/w", "one"), ("first/w", "two")])
     assert adapter.inside(shared.Tensors({"p/first/w": 1, "p/x": 2}), {}) == {"p/one": 1, "p/two": 1, "p/x": 2}
+
+
+def test_a_copy_of_the_port_makes_records_of_its_own_classes(store):
+    copy = load_edited("port.adapter:implementation", ())
+    importlib.import_module("port.adapter")  # what `sys.modules` has is another copy
+    outcome = checked(store, copy, "agent/actor_critic_step")
+    assert [row.sentence() for row in outcome.different] == []
 
 
 PARAMS = {

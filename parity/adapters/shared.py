@@ -16,7 +16,7 @@ Names = Iterable[tuple[str, str]]
 
 
 class Tensors(dict[str, Any]):
-    """A layer's inputs, flat: `x["adv_ema/moment1"]`, or `x.rewards` where a name is an identifier.
+    """A layer's inputs, flat: `x["adv_ema/moment1"]`, or `x.rewards` where the name is none of a dict's own (`values`).
 
     `dtype` is the framework's float dtype of this call, `device` where its tensors are.
     """
@@ -47,35 +47,35 @@ class Tensors(dict[str, Any]):
             known: fields whose values are not taken from the inputs, or the classes of those that are records again.
         """
         start = f"{prefix}/" if prefix else ""
-        fields: dict[str, Any] = {}
-        for name in getattr(kind, "_fields", ()) or [field.name for field in dataclasses.fields(kind)]:  # type: ignore[arg-type]
-            value, inner = known.get(name), self.under(start + name)
-            if name in known:
-                fields[name] = self.record(value, start + name) if isinstance(value, type) else value
-            elif start + name in self or inner:
-                fields[name] = self.get(start + name, inner)
+        fields = {}
+        for name in field_names(kind):
+            inner = self.under(start + name)
+            if isinstance(known.get(name), type):
+                fields[name] = self.record(known[name], start + name)
+            elif name in known or start + name in self or inner:
+                fields[name] = known.get(name, self.get(start + name, inner))
         return kind(**fields)
 
 
-def is_record(kind: Any) -> bool:
-    """Whether a class, or an object, is a NamedTuple or a dataclass."""
-    return dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")
+def field_names(record: Any) -> list[str]:
+    """Names of the fields of a NamedTuple or dataclass, class or object; none of anything else."""
+    if dataclasses.is_dataclass(record):
+        return [field.name for field in dataclasses.fields(record)]
+    return list(getattr(record, "_fields", ()))
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
     """The leaves of nested dicts, lists and records by their paths, `state/moment1`; None is no leaf."""
     if isinstance(tree, Mapping):
-        items: Iterable[tuple[Any, Any]] = tree.items()
-    elif dataclasses.is_dataclass(tree):
-        items = ((field.name, getattr(tree, field.name)) for field in dataclasses.fields(tree))
-    elif hasattr(tree, "_fields"):
-        items = zip(tree._fields, tree, strict=True)
+        inner = dict(tree)
+    elif names := field_names(tree):
+        inner = {name: getattr(tree, name) for name in names}
     elif isinstance(tree, list | tuple):
-        items = enumerate(tree)
+        inner = dict(enumerate(tree))
     else:
         return {} if tree is None else {prefix: tree}
     start = f"{prefix}/" if prefix else ""
-    return {path: leaf for name, inner in items for path, leaf in flatten(inner, f"{start}{name}").items()}
+    return {path: leaf for name, part in inner.items() for path, leaf in flatten(part, f"{start}{name}").items()}
 
 
 def inside_names(name: str, table: Mapping[str, Sequence[str]]) -> list[str]:
@@ -184,7 +184,7 @@ class Adapter(ABC):
     def outside(self, layer: str, outputs: Any, settings: Settings) -> dict[str, Any]:
         """A layer's outputs, flat, by the registry's names."""
         table, expected = self._table(settings), list(REGISTRY[layer].outputs(settings))
-        if not isinstance(outputs, Mapping) and not is_record(outputs):
+        if not isinstance(outputs, Mapping) and not field_names(outputs):
             outputs = dict(zip(expected, outputs if isinstance(outputs, tuple) else (outputs,), strict=True))
         to_registry = {ours: name for name in expected for ours in inside_names(name, table)}
         return {to_registry.get(name, name): value for name, value in flatten(outputs).items()}
