@@ -8,6 +8,11 @@ An implementation is any object with a `name`, the names of its `layers`, and tw
 Inputs, outputs, cotangents and gradients are flat dicts of NumPy arrays; `settings` holds sizes and static numbers;
 `dtype` is `"float64"` or `"float32"` and says in which precision to compute and answer.
 
+What an implementation does not have it may declare; that is listed, and fails only with `--strict`: layers are left
+out of `layers`; `optional_outputs`, by layer, are patterns of outputs that may be missing; and
+`unsupported(layer, settings)` says why a case cannot run, or returns an empty string. A method that raises
+NotImplementedError for a layer has no VJPs of it.
+
 Two more methods are called where they are there: `run_and_vjp(layer, inputs, settings, dtype, cotangents, wrt)`, both
 at once, and `keep_programs(folder)`, which may keep there what is compiled, for the next run. A live reference also has
 `rounding(layer, inputs, settings, cotangents, wrt, bits)`, how far rounding takes each number of its answer.

@@ -23,6 +23,7 @@ MAY = {
     "reports": {"fixtures", "parity", "port"},
 }
 MAY_BY_NAME = {"reports": {"reference"}}
+MAY_WITHIN = {"port.adapter": "parity.adapters"}  # a package, and the only one outside of its folder that it may use
 EXCEPTIONS = {
     ("parity.implementation", "port.adapter"): "an implementation, by name: KNOWN",
     ("parity.implementation", "reference.original"): "an implementation, by name: KNOWN",
@@ -61,7 +62,7 @@ LEVELS = {
     "parity": (
         ". errors tolerance weights",
         "files layers",
-        "diagram implementation sigma sketch",
+        "adapters diagram implementation sigma sketch",
         "command_line compare",
         "goldens",
         "live trace",
@@ -99,6 +100,8 @@ ALLOWED_WITHIN = {
     "port.meta_train": IN_COMMANDS,
     "port.storage": IN_COMMANDS,
     "port.train": IN_COMMANDS,
+    "parity.adapters.jax": {"jax"},
+    "parity.adapters.torch": {"torch"},
     "parity.weights": {"pooch"},
     "parity.runs": {"dask", "distributed"},
 }
@@ -117,6 +120,9 @@ def offences(sources):
     for module, uses in arrows.graph(sources).items():
         folder = module.partition(".")[0]
         across = {used for used in uses if used.partition(".")[0] in set(arrows.FOLDERS) - {folder}}
+        for within, package in MAY_WITHIN.items():
+            is_within = f"{module}.".startswith(f"{within}.")
+            across -= {used for used in across if is_within and f"{used}.".startswith(f"{package}.")}
         named = {used for used in across - by_import[module] if (module, used) not in EXCEPTIONS}
         wrong = {used for used in named if used.partition(".")[0] not in MAY[folder] | MAY_BY_NAME.get(folder, set())}
         wrong |= {used for used in across & by_import[module] if used.partition(".")[0] not in MAY[folder]}
@@ -183,6 +189,7 @@ PLANTED = {
     "a_path_made_up": ("port", "Path(f'fixtures/{name}')", "fixtures"),
     "a_source_text": ("parity", "open('port/agent.py')", "port.agent"),
     "not_by_name_alone": ("reports", "from reference import identity", "reference.identity"),
+    "the_adapters": ("port", "from parity.adapters.torch import graft", "parity.adapters.torch"),
     "the_tests": ("reports", "from tests import toy", "tests.toy"),
 }
 
@@ -191,6 +198,12 @@ PLANTED = {
 def test_a_planted_arrow_is_seen(name, sources):
     folder, text, used = PLANTED[name]
     assert offences({**sources, f"{folder}.planted": text}) == {f"{folder}.planted": {used}}
+
+
+def test_the_adapter_uses_the_helpers_for_adapters_alone(sources):
+    text = "from parity.adapters.torch import graft\nfrom parity.compare import compare"
+    wrong = {"port.adapter.planted": {"parity.compare"}}
+    assert offences({**sources, "port.adapter.planted": text}) == wrong
 
 
 def test_words_of_a_message_are_no_arrow(sources):
@@ -230,6 +243,8 @@ def test_a_planted_cycle_is_seen(sources):
         ("port.ops", "def f():\n    import jax.numpy as jnp", "jax"),
         ("port.ops", "from rich import print", "rich"),
         ("parity.files", "importlib.import_module('torch')", "torch"),
+        ("parity.adapters.shared", "import torch", "torch"),
+        ("parity.adapters.torch", "import jax", "jax"),
         ("reference.devices", "try:\n    from torch import nn\nexcept ImportError:\n    pass", "torch"),
     ],
 )
@@ -239,11 +254,11 @@ def test_a_planted_stranger_is_seen(module, text, name, sources):
 
 LOAD_ALL = """
 import importlib, pathlib
-count = 0
+count, left_out = 0, sys.argv[2].split()
 for path in sorted(pathlib.Path(sys.argv[1]).rglob("*.py")):
     if path.name.startswith(("test_", "conftest", "__main__")):
         continue
-    if sys.argv[2:] and path.stem not in sys.argv[2:]:
+    if any(path.is_relative_to(one) for one in left_out) or (sys.argv[3:] and path.stem not in sys.argv[3:]):
         continue
     parts = path.with_suffix("").parts
     importlib.import_module(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
@@ -253,22 +268,25 @@ print(count)
 
 
 @pytest.mark.parametrize(
-    ("package", "blocked", "only"),
+    ("package", "left_out", "blocked", "only"),
     [
-        ("port", JAX_STACK | {"disco_rl", "parity", "reference"} | IN_COMMANDS, ()),
-        ("parity", JAX_STACK | {"disco_rl", "port", "torch"}, ()),
-        ("reference", JAX_STACK | {"port", "torch"}, ("identity", "weights", "doctor", "install")),
+        ("port", "port/adapter", JAX_STACK | {"disco_rl", "parity", "reference"} | IN_COMMANDS, ()),
+        ("port/adapter", "", JAX_STACK | {"disco_rl", "reference"} | IN_COMMANDS - {"rich", "safetensors"}, ()),
+        ("parity", "parity/adapters/torch.py parity/adapters/jax.py", JAX_STACK | {"disco_rl", "port", "torch"}, ()),
+        ("parity/adapters", "parity/adapters/jax.py", JAX_STACK | {"disco_rl", "port"}, ()),
+        ("parity/adapters", "parity/adapters/torch.py", {"disco_rl", "port", "torch"}, ()),
+        ("reference", "", JAX_STACK | {"port", "torch"}, ("identity", "weights", "doctor", "install")),
     ],
-    ids=["port_without_jax", "parity_without_jax_and_torch", "doctor_without_either"],
+    ids=["port", "port_adapter", "parity", "torch_adapters", "jax_adapters", "doctor"],
 )
-def test_it_loads_where_the_others_are_not_installed(package, blocked, only):
-    done = run_without(blocked, LOAD_ALL, package, *only)
+def test_it_loads_where_the_others_are_not_installed(package, left_out, blocked, only):
+    done = run_without(blocked, LOAD_ALL, package, left_out, *only)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= 4
+    assert int(done.stdout) >= 3
 
 
 def test_the_blocking_blocks():
-    done = run_without({"torch"}, LOAD_ALL, "port")
+    done = run_without({"torch"}, LOAD_ALL, "port", "")
     assert done.returncode == 1
     assert "No module named 'torch' (blocked)" in done.stderr
 

@@ -107,7 +107,7 @@ def made(version: str, wrong: dict[str, float], provided: list[str], **more) -> 
 
 def test_every_layer_named_by_the_adapter_is_in_the_registry():
     groups = "|".join(sorted({name.split("/")[0] for name in REGISTRY}))
-    text = "\n".join((ADAPTER / f"{name}.py").read_text() for name in ("elementary", "values", "metanet", "learning"))
+    text = "\n".join((ADAPTER / f"{name}.py").read_text() for name in ("formulas", "metanet", "learning"))
     named = set(re.findall(rf'"((?:{groups})/[a-z_]+)": [_lm]', text))
     assert len(named) > 25
     assert named <= set(REGISTRY)

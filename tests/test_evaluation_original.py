@@ -17,7 +17,7 @@ from parity.layers.spec import Case
 from port import weights
 from port.adapter import learning as adapter
 from port.adapter.inputs import agent as port_agent
-from port.adapter.inputs import meta_params as port_meta_params
+from port.adapter.inputs import by_our_names
 from port.environments import Catch, OriginalColumns
 from port.evaluate.eval_loop import EvalConfig, EvalLoop
 
@@ -120,7 +120,7 @@ class GivenNoise:
 def run(config=CONFIG):
     tensors = {name: torch.from_numpy(value) for name, value in start().items()}
     agent, state = port_agent(SETTINGS), adapter.learner_state(tensors, SETTINGS)
-    meta_params = port_meta_params(tensors, SETTINGS)
+    meta_params = by_our_names(tensors, SETTINGS).under("meta_params")
     reports = []
     EvalLoop(agent, meta_params, config, torch.float64, state, GivenNoise()).run(reports.append)
     return agent, reports

@@ -29,7 +29,7 @@ def run_spec(preset):
 
 
 def first_params(of):
-    agent = adapter(of.rule)[0](of.settings)
+    agent = adapter()[0](of.settings)
     state = agent.initial_learner_state(torch.Generator().manual_seed(of.seed), torch.float32)
     return importlib.import_module("port.weights").agent_params_to_original(state.params, agent.config)
 

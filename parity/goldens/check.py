@@ -68,7 +68,7 @@ class Outcome:
     Attributes:
         rows: every comparison made.
         skipped: case -> why it could not run.
-        not_provided: layers that the implementation leaves out.
+        not_provided: layers that the implementation leaves out, and cases and outputs that it declares to be missing.
         without_gradients: layers of which only values were judged.
         tolerances: of all elements in float64, relative to the scale of their outputs.
     """
@@ -110,6 +110,7 @@ def check_layer(
         if "float64" in precisions:
             outcome.tolerances += relative_tolerances(golden)
     outcome.without_gradients |= judge.without_gradients
+    outcome.not_provided += sorted(judge.left_out)
 
 
 def rows_expected(golden: Golden, precisions: tuple[str, ...] = BOTH) -> int:

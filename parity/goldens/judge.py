@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -62,15 +64,20 @@ class Judge:
         precisions: whose tolerances are used, each on an answer of its own; below float32 values alone are judged.
         answers_in: the dtype of its answers, where that is not the precision's own.
         without_gradients: layers without a `vjp` (or whose `vjp` raised NotImplementedError): only values are judged.
+        left_out: outputs that are missing and cases that cannot run, as the implementation declares.
     """
 
     implementation: Implementation
     precisions: tuple[str, ...] = BOTH
     answers_in: str = ""
     without_gradients: set[str] = field(default_factory=set)
+    left_out: set[str] = field(default_factory=set)
 
     def rows(self, golden: Golden) -> Iterator[Row]:
         """Value rows, then VJP rows, in each precision."""
+        if why := why_unsupported(self.implementation, golden):
+            self.left_out.add(f"{golden.id} ({why})")
+            return
         for precision in self.precisions:
             for kind, answer in self._answers(golden, precision):
                 yield from self.rows_of(answer, golden, kind, precision)
@@ -82,13 +89,15 @@ class Judge:
     def _answers(self, golden: Golden, precision: str) -> Iterator[tuple[str, Answer]]:
         """Values and VJPs, from one call where the implementation offers that; without VJPs where it has none."""
         kinds = kinds_judged(golden, precision)
-        is_one_call = len(kinds) == 2 and hasattr(self.implementation, "run_and_vjp")
-        calls = {"run_and_vjp": kinds} if is_one_call else {METHODS[kind]: [kind] for kind in kinds}
-        for method, answered in calls.items():
+        if len(kinds) == 2 and hasattr(self.implementation, "run_and_vjp"):
+            with contextlib.suppress(NotImplementedError):  # without VJPs of this layer, its values are judged
+                yield from zip(kinds, self._call(golden, self._dtype(precision), "run_and_vjp"), strict=True)
+                return
+        for kind in kinds:
             try:
-                yield from zip(answered, self._call(golden, self._dtype(precision), method), strict=True)
+                yield kind, self._call(golden, self._dtype(precision), METHODS[kind])[0]
             except NotImplementedError:
-                if method == "vjp":
+                if kind == "vjp":
                     self.without_gradients.add(golden.layer)
                     continue
                 text = "raised NotImplementedError; leave a layer out of `layers` until it is there."
@@ -119,6 +128,8 @@ class Judge:
             where = (golden.layer, golden.case, name)
             if isinstance(answer, Problem):
                 yield failed(where, kind, precision, answer)
+            elif name not in answer and kind == "value" and is_optional(self.implementation, golden.layer, name):
+                self.left_out.add(f"{name} of {golden.layer}")
             elif name not in answer:
                 text = f"is missing; the layer gave {sorted(answer)[:8]}."
                 yield failed(where, kind, precision, Problem(ProblemKind.MISSING, text))
@@ -141,6 +152,18 @@ class Judge:
         recorded = golden.recorded_at("value")
         coarser = (p for p in ("tf32", "bf16") if PRECISIONS[p] in recorded and at(p).equal)
         return replace(row, seen=precision if row.equal else next(coarser, ""))
+
+
+def is_optional(implementation: Implementation, layer: str, output: str) -> bool:
+    """Whether an implementation declares that an output may be missing."""
+    patterns = getattr(implementation, "optional_outputs", {}).get(layer, ())
+    return any(fnmatchcase(output, pattern) for pattern in patterns)
+
+
+def why_unsupported(implementation: Implementation, golden: Golden) -> str:
+    """Why an implementation declares that it cannot run a case; empty if it can."""
+    declared = getattr(implementation, "unsupported", None)
+    return str(declared(golden.layer, golden.settings) or "") if declared else ""
 
 
 def _breach(answers: Any, count: int, inputs: Arrays, before: Arrays) -> Problem | None:

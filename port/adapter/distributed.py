@@ -5,15 +5,14 @@ What each rank has for itself carries a leading axis of ranks, and so does every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from port.adapter import elementary, learning, metatraining
-from port.adapter.inputs import LAYERS, LayerFn, Settings, Tensors
+from parity.adapters.torch import Tensors
 from port.distributed import Averaging, in_threads
 
 OWN = ("rollout/", "train/", "valid/", "pi_logits", "values", "x")  # what each rank has for itself
@@ -24,60 +23,23 @@ WITHIN = {
     "distributed/learner_step": "agent/learner_step",
     "distributed/meta_gradient": "meta_train/outer_loss",
 }
+Pull = Callable[[Tensors, dict[str, Tensor], Averaging], tuple[dict[str, Tensor], dict[str, Tensor]]]
 
 
-def _on_rank(layer: LayerFn, s: Settings, given: Tensors) -> Callable[[Averaging], Tensors]:
-    """What a rank does."""
-    return lambda averaging: layer(given, {**s, "averaging": averaging})
+def on_ranks(
+    pull: Pull, x: Tensors, cotangents: Mapping[str, Tensor], count: int
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Outputs and gradients of a layer on every rank, each in its own thread, forwards and backwards.
 
+    What belongs to a rank gets its own gradient; what all share gets the sum of theirs.
+    """
 
-def _pull(outs: Sequence[Tensor], given: Sequence[Tensor], cotangents: Sequence[Tensor | None]) -> list[Tensor]:
-    """A rank's gradients for all that requires one, averaging with the others on the way."""
-    reached = [(x, ct) for x, ct in zip(outs, cotangents, strict=True) if ct is not None and x.requires_grad]
-    wanted = [x for x in given if x.requires_grad]
-    outputs, weights = [x for x, _ in reached], [ct for _, ct in reached]
-    return list(torch.autograd.grad(outputs, wanted, weights, allow_unused=True, materialize_grads=True))
+    def on_rank(rank: int, averaging: Averaging) -> Any:
+        own = {name: value[rank] for name, value in x.items() if name.startswith(OWN)}
+        return pull(x | own, {name: value[rank] for name, value in cotangents.items()}, averaging)
 
-
-class _Ranks(torch.autograd.Function):
-    """A layer on every rank, each in its own thread, forwards and backwards."""
-
-    @staticmethod
-    def forward(ctx: Any, layer: LayerFn, s: Settings, names: list[str], named: list[str], *given: Tensor) -> Any:
-        """Outputs of all ranks, stacked; `named` is filled with their names."""
-        needed = ctx.needs_input_grad[4:]
-        ctx.set_materialize_grads(False)
-        ctx.is_own = [name.startswith(OWN) for name in names]
-        ctx.given = []
-        for rank in range(s["D"]):
-            seen = [x[rank] if is_own else x for x, is_own in zip(given, ctx.is_own, strict=True)]
-            ctx.given.append([x.detach().requires_grad_(grad) for x, grad in zip(seen, needed, strict=True)])
-        outs = in_threads([_on_rank(layer, s, dict(zip(names, own, strict=True))) for own in ctx.given])
-        named.extend(outs[0])
-        ctx.outs = [list(out.values()) for out in outs]
-        stacked = tuple(torch.stack([x.detach() for x in parts]) for parts in zip(*ctx.outs, strict=True))
-        ctx.mark_non_differentiable(*(x for x in stacked if not x.is_floating_point()))
-        return stacked
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
-        """What belongs to a rank gets its gradient; what all share gets the sum of theirs."""
-        own = [[None if ct is None else ct[rank] for ct in cotangents] for rank in range(len(ctx.outs))]
-        given = zip(ctx.outs, ctx.given, own, strict=True)
-        pulled = in_threads([partial(lambda parts, _: _pull(*parts), parts) for parts in given])
-        stacks = iter([torch.stack(parts) for parts in zip(*pulled, strict=True)])
-        needed = zip(ctx.is_own, ctx.needs_input_grad[4:], strict=True)
-        grads = [(next(stacks) if is_own else next(stacks).sum(0)) if grad else None for is_own, grad in needed]
-        return (None, None, None, None, *grads)
-
-
-def _everywhere(layer: LayerFn, x: Tensors, s: Settings) -> Tensors:
-    """A layer on all ranks."""
-    named: list[str] = []
-    outs = _Ranks.apply(layer, s, list(x), named, *x.values())
-    return dict(zip(named, outs, strict=True))
-
-
-LAYERS |= {name: partial(_everywhere, LAYERS[within]) for name, within in WITHIN.items()}
-
-del elementary, learning, metatraining  # imported for the layers that they register
+    outputs, gradients = zip(*in_threads([partial(on_rank, rank) for rank in range(count)]), strict=True)
+    stacked, pulled = (
+        {name: torch.stack([y[name] for y in parts]) for name in parts[0]} for parts in (outputs, gradients)
+    )
+    return stacked, {name: grad if name.startswith(OWN) else grad.sum(0) for name, grad in pulled.items()}

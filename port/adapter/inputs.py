@@ -1,142 +1,122 @@
-"""What the layers share: parameters, states and configurations out of flat dicts of named tensors, and back."""
+"""What the layers share: where they are registered, the port's names of parameters, and configurations of settings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from parity.adapters.torch import Adapter
+from parity.adapters.torch import Tensors as Tensors
 from port.agent import Agent
-from port.config import AgentConfig, AgentNetConfig, DiscoConfig, HyperParams, MetaNetConfig, MetaRnnConfig
+from port.config import (
+    ActorCriticConfig,
+    ActorCriticHyperParams,
+    AgentConfig,
+    AgentNetConfig,
+    DiscoConfig,
+    HyperParams,
+    MetaNetConfig,
+    MetaRnnConfig,
+)
 from port.networks import param_names
-from port.types import EmaState, LstmState, Params, RuleInputs
+from port.types import Heads, LstmState, Rollout, RuleInputs
+from port.update_rules.disco import Disco
 
-Tensors = dict[str, Tensor]
-Settings = Mapping[str, Any]
-LayerFn = Callable[[Tensors, Settings], Tensors]
+Settings = dict[str, Any]
+Config = TypeVar("Config")
 
-LAYERS: dict[str, LayerFn] = {}
-
-
-def layer(name: str) -> Callable[[LayerFn], LayerFn]:
-    """Registers a layer under its name."""
-
-    def keep(fn: LayerFn) -> LayerFn:
-        LAYERS[name] = fn
-        return fn
-
-    return keep
+VALUE_HEADS = Heads({"logits": 1, "v": 1}, {})  # of actor-critic agents, whose settings have no prediction size
+LETTERS = {"P": "prediction_size", "H": "hidden_size", "K": "num_bins", "lambda": "lambda_"}
+SCALARS = ("v_scalar", "adv", "normalized_adv", "q", "qv_adv", "normalized_qv_adv")
 
 
-def under(prefix: str, x: Mapping[str, Tensor]) -> Tensors:
-    """The entries below `prefix/`, without it."""
-    return {name[len(prefix) + 1 :]: value for name, value in x.items() if name.startswith(prefix + "/")}
+def names(s: Settings) -> Iterator[tuple[str, str]]:
+    """The original's names of parameters, and the registry's of a learner's state, with the port's."""
+    tables = [{"opt_state": "opt", "rnn_state": "rnn"}]
+    if "dense" in s:
+        tables.append(param_names.agent_names(config_of(AgentNetConfig, s), None if "P" in s else VALUE_HEADS))
+    if "embedding_size" in s:
+        tables.append(param_names.meta_names(meta_config(s)))
+    if "value_dense" in s:
+        tables.append(param_names.value_names(s["value_dense"]))
+    return ((original, ours) for table in tables for ours, original in table.items())
 
 
-def below(prefix: str, x: Mapping[str, Tensor]) -> Tensors:
-    """The inverse of `under`."""
-    return {f"{prefix}/{name}": value for name, value in x.items()}
+registered = Adapter("port", names=names)
+layer = registered.layer
+
+
+def config_of(kind: type[Config], s: Settings, prefix: str = "", **known: Any) -> Config:
+    """A configuration with those of its fields that the settings have, as lists or tuples; the others keep defaults.
+
+    Args:
+        kind: the class.
+        s: the settings, which may call a field by a letter.
+        prefix: what stands before the field's name in the settings, where that is there.
+        known: fields that are not taken from the settings.
+    """
+    by_field = {
+        LETTERS.get(name, name): tuple(value) if isinstance(value, list) else value for name, value in s.items()
+    }
+    fields = {name: by_field.get(prefix + name, by_field.get(name)) for name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
+    return kind(**({name: value for name, value in fields.items() if value is not None} | known))
 
 
 def meta_config(s: Settings) -> MetaNetConfig:
-    """The meta-network's configuration for the harness's settings."""
-    stds = ("output_stddev", "aux_stddev", "policy_target_stddev", "state_stddev")
-    return MetaNetConfig(
-        prediction_size=s["P"],
-        hidden_size=s["H"],
-        embedding_size=tuple(s["embedding_size"]),
-        policy_channels=tuple(s["policy_channels"]),
-        policy_target_channels=tuple(s["policy_target_channels"]),
-        **{name: s[name] for name in stds if name in s},
-        meta_rnn=MetaRnnConfig(
-            policy_channels=tuple(s["meta_policy_channels"]),
-            embedding_size=tuple(s["meta_embedding_size"]),
-            pred_embedding_size=tuple(s["meta_pred_embedding_size"]),
-            hidden_size=s["M"],
-        ),
-    )
+    """The meta-network's configuration; of a layer without a meta-network, its prediction size."""
+    rnn = config_of(MetaRnnConfig, s, "meta_", hidden_size=s["M"]) if "M" in s else MetaRnnConfig()
+    return config_of(MetaNetConfig, s, meta_rnn=rnn)
 
 
-def net_config(s: Settings) -> AgentNetConfig:
-    """The agent network's configuration."""
-    std = {"head_w_init_std": s["head_w_init_std"]} if "head_w_init_std" in s else {}
-    return AgentNetConfig(
-        dense=tuple(s["dense"]),
-        head_mlp_hiddens=tuple(s["head_mlp_hiddens"]),
-        lstm_size=s["lstm_size"],
-        **std,
-    )
-
-
-def hyper_params(s: Settings) -> HyperParams:
-    """Costs and speeds; what a layer does not set stays at its default."""
-    return HyperParams(**{name: s[name] for name in HyperParams.__dataclass_fields__ if name in s})
-
-
-def rule_config(s: Settings) -> DiscoConfig:
-    """Value estimation inside the rule."""
-    fields = {name: s[name] for name in DiscoConfig.__dataclass_fields__ if name in s}
-    return DiscoConfig(**fields, **({"num_bins": s["K"]} if "K" in s else {}))
+def disco(s: Settings) -> Disco:
+    """The Disco rule."""
+    return Disco(config_of(HyperParams, s), config_of(DiscoConfig, s), meta_config(s))
 
 
 def agent(s: Settings) -> Agent:
-    """An agent for the harness's settings."""
-    speeds = {name: s[name] for name in ("learning_rate", "max_abs_update") if name in s}
-    meta = meta_config(s) if "H" in s else MetaNetConfig(prediction_size=s["P"])
-    config = AgentConfig(**speeds, hyper=hyper_params(s), rule=rule_config(s), meta_net=meta, net=net_config(s))
+    """An agent: by Disco, or by actor-critic, whose settings have no prediction size."""
+    kinds = (HyperParams, DiscoConfig) if "P" in s else (ActorCriticHyperParams, ActorCriticConfig)
+    hyper, rule = (config_of(kind, s) for kind in kinds)
+    config = config_of(
+        AgentConfig, s, hyper=hyper, rule=rule, meta_net=meta_config(s), net=config_of(AgentNetConfig, s)
+    )
     return Agent(config, tuple(s["obs"]), s["A"], averaging=s.get("averaging"), path=s.get("path", "auto"))
 
 
-def to_ours(prefix: str, x: Tensors, table: Mapping[str, str]) -> Params:
-    """Parameters in our names, as many of them as there are."""
-    given = under(prefix, x)
-    return {ours: given[original] for ours, original in table.items() if original in given}
+def by_our_names(x: Mapping[str, Tensor], s: Settings) -> Tensors:
+    """Inputs that have the registry's names."""
+    return registered.inside(Tensors(x), s)
 
 
-def to_original(prefix: str, params: Params, table: Mapping[str, str]) -> Tensors:
-    """Parameters in the original's names."""
-    return {f"{prefix}/{table[ours]}": value for ours, value in params.items()}
+def rnn_state(x: Tensors) -> LstmState:
+    """The meta-RNN's state among the inputs."""
+    return x.record(LstmState, "rnn_state")
 
 
-def agent_params(x: Tensors, s: Settings, prefix: str = "params") -> Params:
-    """Agent parameters among the inputs."""
-    return to_ours(prefix, x, param_names.agent_names(net_config(s)))
+def rollout(x: Tensors, prefix: str = "rollout") -> Rollout:
+    """A rollout among the inputs."""
+    return x.record(Rollout, prefix, agent_outs={"logits": x[f"{prefix}/logits"]})
 
 
-def meta_params(x: Tensors, s: Settings) -> Params:
-    """Meta-parameters among the inputs."""
-    return to_ours("meta_params", x, param_names.meta_names(meta_config(s)))
+def rollouts(x: Tensors, prefix: str, count: int) -> list[Rollout]:
+    """Rollouts that are stacked along a leading axis."""
+    stacked = x.under(prefix)
+    return [rollout(x | {f"one/{name}": value[i] for name, value in stacked.items()}, "one") for i in range(count)]
 
 
-def ema(prefix: str, x: Tensors) -> EmaState:
-    """A moving average among the inputs."""
-    return EmaState(**{field: x[f"{prefix}/{field}"] for field in EmaState._fields})
-
-
-def flat_ema(prefix: str, state: EmaState) -> Tensors:
-    """A moving average as outputs."""
-    return below(prefix, state._asdict())
-
-
-def experience(x: Tensors) -> RuleInputs:
-    """The rule's inputs among the layer's; what a layer does not have is left empty."""
-    scalars = ("v_scalar", "adv", "normalized_adv", "q", "qv_adv", "normalized_qv_adv")
-    extra: dict[str, Any] = {name: x[name] for name in scalars if name in x}
-    agent_out, actions = under("agent_out", x), x["actions"]
-    like = next(iter(agent_out.values()))
-    return RuleInputs(
-        observations=x.get("observations", like),
-        actions=actions,
-        rewards=x.get("rewards", like.new_zeros(actions[1:].shape)),
-        is_terminal=x.get("is_terminal", torch.zeros_like(actions[1:], dtype=torch.bool)),
-        agent_out=agent_out,
-        behaviour_agent_out=under("behaviour_out", x),
-        extra_from_rule={**extra, "target_out": under("target_out", x)},
-    )
-
-
-def rnn_state(prefix: str, x: Tensors) -> LstmState:
-    """An LSTM's state among the inputs."""
-    return LstmState(x[f"{prefix}/hidden"], x[f"{prefix}/cell"])
+def experience(x: Tensors, **known: Any) -> RuleInputs:
+    """The rule's inputs among the layer's; what a layer does not have is left empty, or as it is `known`."""
+    agent_out = known.get("agent_out", x.under("agent_out"))
+    like, steps = next(iter(agent_out.values())), x.actions[1:]
+    blank = {
+        "observations": like,
+        "rewards": like.new_zeros(steps.shape),
+        "is_terminal": torch.zeros_like(steps, dtype=torch.bool),
+    }
+    extra: dict[str, Any] = {name: x[name] for name in SCALARS if name in x}
+    known = {"behaviour_agent_out": x.under("behaviour_out"), **known}
+    extra["target_out"] = x.under("target_out")
+    return Tensors(blank | x).record(RuleInputs, extra_from_rule=extra, **known)

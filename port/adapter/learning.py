@@ -1,170 +1,160 @@
-"""Optimiser, rule, actor and learner as layers."""
+"""Optimiser, rules, actor and learner as layers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from port import optimizers
 from port.adapter.inputs import (
     Settings,
     Tensors,
     agent,
-    agent_params,
-    below,
-    ema,
+    by_our_names,
+    config_of,
+    disco,
     experience,
-    flat_ema,
-    hyper_params,
     layer,
-    meta_config,
-    meta_params,
-    net_config,
-    rnn_state,
-    rule_config,
-    to_original,
-    to_ours,
-    under,
+    registered,
+    rollout,
+    rollouts,
 )
-from port.config import MetaNetConfig
-from port.networks import param_names
-from port.types import LAST_STEP, AdamState, LearnerState, MetaState, Rollout, Timestep
-from port.update_rules.disco import Disco
-
-
-def adam_state(x: Tensors, table: Mapping[str, str]) -> AdamState:
-    """The optimiser's state among the inputs."""
-    return AdamState(x["opt/count"], to_ours("opt/mu", x, table), to_ours("opt/nu", x, table))
-
-
-def flat_adam(state: AdamState, table: Mapping[str, str]) -> Tensors:
-    """The optimiser's state as outputs."""
-    moments = {**to_original("opt/mu", state.mu, table), **to_original("opt/nu", state.nu, table)}
-    return {"opt/count": state.count, **moments}
-
-
-def _as_given(prefix: str, x: Tensors) -> dict[str, str]:
-    """A table that leaves names as they are."""
-    return {name: name for name in under(prefix, x)}
+from port.config import ActorCriticConfig, ActorCriticHyperParams, PolicyGradientConfig
+from port.types import (
+    LAST_STEP,
+    ActorCriticState,
+    AdamState,
+    EmaState,
+    LearnerState,
+    LstmState,
+    MetaState,
+    Timestep,
+    ValueOuts,
+)
+from port.update_rules import base
+from port.update_rules.actor_critic import ActorCritic
+from port.update_rules.policy_gradient import PolicyGradient
 
 
 @layer("optim/adam")
-def _adam(x: Tensors, s: Settings) -> Tensors:
-    same = _as_given("grads", x)
-    updates, state = optimizers.adam_sg(under("grads", x), adam_state(x, same), s["b1"], s["b2"], s["eps"])
-    return {**below("updates", updates), **flat_adam(state, same)}
+def _adam(x: Tensors, s: Settings) -> dict[str, Any]:
+    before = x.record(AdamState, "opt_state")
+    updates, state = optimizers.adam_sg(x.under("grads"), before, s["b1"], s["b2"], s["eps"])
+    return {"updates": updates, "opt_state": state}
 
 
 @layer("optim/update")
-def _update(x: Tensors, s: Settings) -> Tensors:
-    same = _as_given("grads", x)
-    given = (under("params", x), under("grads", x), adam_state(x, same), s["learning_rate"], s["max_abs_update"])
-    params, updates, state = optimizers.update(*given)
-    return {**below("params", params), **below("updates", updates), **flat_adam(state, same)}
+def _update(x: Tensors, s: Settings) -> dict[str, Any]:
+    before, speeds = x.record(AdamState, "opt_state"), (s["learning_rate"], s["max_abs_update"])
+    params, updates, state = optimizers.update(x.under("params"), x.under("grads"), before, *speeds)
+    return {"params": params, "updates": updates, "opt_state": state}
 
 
 @layer("optim/target_average")
-def _target_average(x: Tensors, s: Settings) -> Tensors:
-    return below("target", optimizers.target_average(under("target", x), under("online", x), s["target_params_coeff"]))
+def _target_average(x: Tensors, s: Settings) -> dict[str, Any]:
+    coeff = s["target_params_coeff"]
+    return {"target": optimizers.target_average(x.under("target"), x.under("online"), coeff)}
 
 
-def meta_state(x: Tensors, s: Settings) -> MetaState:
-    """The rule's memory among the inputs."""
-    targets = agent_params(x, s, "meta_state/target_params")
-    return MetaState(rnn_state("meta_state/rnn", x), ema("meta_state/adv_ema", x), ema("meta_state/td_ema", x), targets)
-
-
-def flat_meta_state(state: MetaState, s: Settings) -> Tensors:
-    """The rule's memory as outputs."""
-    table = param_names.agent_names(net_config(s))
-    return {
-        **below("meta_state/rnn", state.rnn_state._asdict()),
-        **flat_ema("meta_state/adv_ema", state.adv_ema),
-        **flat_ema("meta_state/td_ema", state.td_ema),
-        **to_original("meta_state/target_params", state.target_params, table),
-    }
+def rule_state(x: Tensors) -> Any:
+    """What either rule remembers, among the inputs."""
+    if "meta_state/rnn_state/hidden" in x:
+        return x.record(MetaState, "meta_state", rnn_state=LstmState, adv_ema=EmaState, td_ema=EmaState)
+    return x.record(ActorCriticState, "meta_state", adv_ema=EmaState, td_ema=EmaState)
 
 
 @layer("disco/unroll_meta_net")
-def _unroll_meta_net(x: Tensors, s: Settings) -> Tensors:
-    given = (meta_params(x, s), agent_params(x, s), meta_state(x, s), experience(x))
-    out, state = Disco(hyper_params(s), rule_config(s), meta_config(s)).unroll_meta_net(*given)
-    target_out = below("meta_out/target_out", out.pop("target_out"))
-    return {**below("meta_out", out), **target_out, **flat_meta_state(state, s)}
-
-
-def _loss_of(s: Settings) -> Disco:
-    """The rule for its losses, which do not read the meta-network's sizes."""
-    return Disco(hyper_params(s), rule_config(s), MetaNetConfig())
+def _unroll_meta_net(x: Tensors, s: Settings) -> dict[str, Any]:
+    params = x.under("meta_params"), x.under("params")
+    out, state = disco(s).unroll_meta_net(*params, rule_state(x), experience(x))
+    return {"meta_out": out, "meta_state": state}
 
 
 @layer("disco/agent_loss")
-def _agent_loss(x: Tensors, s: Settings) -> Tensors:
-    loss, logs = _loss_of(s).agent_loss(experience(x), under("meta_out", x), s["backprop"])
-    return {"loss": loss, **below("log", logs)}
+def _disco_loss(x: Tensors, s: Settings) -> dict[str, Any]:
+    loss, logs = disco(s).agent_loss(experience(x), x.under("meta_out"), s["backprop"])
+    return {"loss": loss, "log": logs}
 
 
 @layer("disco/agent_loss_no_meta")
-def _agent_loss_no_meta(x: Tensors, s: Settings) -> Tensors:
-    loss, logs = _loss_of(s).agent_loss_no_meta(experience(x), under("meta_out", x))
-    return {"loss": loss, **below("log", logs)}
+def _disco_loss_no_meta(x: Tensors, s: Settings) -> dict[str, Any]:
+    loss, logs = disco(s).agent_loss_no_meta(experience(x), x.under("meta_out"))
+    return {"loss": loss, "log": logs}
+
+
+def _actor_critic(s: Settings) -> ActorCritic:
+    return ActorCritic(config_of(ActorCriticHyperParams, s), config_of(ActorCriticConfig, s))
+
+
+@layer("actor_critic/unroll")
+def _actor_critic_unroll(x: Tensors, s: Settings) -> dict[str, Any]:
+    out, state = _actor_critic(s).unroll_meta_net({}, {}, rule_state(x), experience(x))
+    return {"meta_out": out, "meta_state": state}
+
+
+@layer("actor_critic/agent_loss")
+def _actor_critic_loss(x: Tensors, s: Settings) -> dict[str, Any]:
+    loss, logs = _actor_critic(s).agent_loss(experience(x), x.under("meta_out"), backprop=True)
+    return {"loss": loss, "log": logs}
+
+
+@layer("policy_gradient/loss")
+def _policy_gradient_loss(x: Tensors, s: Settings) -> dict[str, Any]:
+    rule = PolicyGradient(config_of(PolicyGradientConfig, s))
+    inputs = experience(x, value_out=ValueOuts.of(**x.under("value_out")))
+    loss, _, logs = base.apply(rule, None, {}, None, inputs)
+    return {"loss": loss, "log": logs}
 
 
 @layer("agent/actor_step")
-def _actor_step(x: Tensors, s: Settings) -> Tensors:
-    step_type = torch.where(x["is_last"], LAST_STEP, 1)
-    seen = Timestep(x["observation"], step_type, x["gumbel"].new_zeros(step_type.shape))
-    step = agent(s).actor_step(agent_params(x, s), seen, x["gumbel"])
+def _actor_step(x: Tensors, s: Settings) -> dict[str, Any]:
+    step_type = torch.where(x.is_last, LAST_STEP, 1)
+    timestep = Timestep(x.observation, step_type, x.gumbel.new_zeros(step_type.shape))
+    step = agent(s).actor_step(x.under("params"), timestep, x.gumbel)
     return {"actions": step.actions, "discounts": step.discounts, **step.agent_outs}
 
 
-def rollout(x: Tensors) -> Rollout:
-    """The rollout among the inputs."""
-    fields = ("observations", "actions", "rewards", "discounts")
-    return Rollout(**{name: x[f"rollout/{name}"] for name in fields}, agent_outs={"logits": x["rollout/logits"]})
-
-
 @layer("agent/loss")
-def _loss(x: Tensors, s: Settings) -> Tensors:
-    params, meta_out, keeps_graph = agent_params(x, s), under("meta_out", x), any(y.requires_grad for y in x.values())
-    grads, logs = agent(s).loss_and_grads(params, rollout(x), meta_out, is_meta_training=keeps_graph)
-    total = logs.pop("total_loss")
-    return {
-        "total_loss": total,
-        **below("log", logs),
-        **to_original("grads", grads, param_names.agent_names(net_config(s))),
-    }
+def _loss(x: Tensors, s: Settings) -> dict[str, Any]:
+    keeps_graph = any(value.requires_grad for value in x.values())
+    grads, logs = agent(s).loss_and_grads(x.under("params"), rollout(x), x.under("meta_out"), keeps_graph)
+    return {"total_loss": logs.pop("total_loss"), "log": logs, "grads": grads}
 
 
-def learner_state(x: Tensors, s: Settings) -> LearnerState:
-    """The learner's state among the inputs."""
-    table = param_names.agent_names(net_config(s))
-    return LearnerState(agent_params(x, s), adam_state(x, table), meta_state(x, s))
+def learner_state_inside(x: Tensors) -> LearnerState:
+    """The state of a learner, by either rule, among the inputs of a layer."""
+    return x.record(LearnerState, opt_state=AdamState, meta_state=rule_state(x))
 
 
-def flat_learner_state(state: LearnerState, s: Settings) -> Tensors:
-    """The learner's state as outputs."""
-    table = param_names.agent_names(net_config(s))
-    params = to_original("params", state.params, table)
-    return {**params, **flat_adam(state.opt_state, table), **flat_meta_state(state.meta_state, s)}
+def learner_state(x: Mapping[str, Tensor], s: Settings) -> LearnerState:
+    """The state of a learner from tensors by the registry's names."""
+    return learner_state_inside(by_our_names(x, s))
 
 
-@layer("agent/learner_step")
-def _learner_step(x: Tensors, s: Settings) -> Tensors:
-    state, logs = agent(s).learner_step(rollout(x), learner_state(x, s), meta_params(x, s), s["is_meta_training"])
+def flat_learner_state(state: LearnerState, s: Settings) -> dict[str, Tensor]:
+    """The inverse of `learner_state`."""
+    layer_of_rule = "agent/learner_step" if isinstance(state.meta_state, MetaState) else "agent/actor_critic_step"
+    return registered.outside(layer_of_rule, state, s)
+
+
+@layer("agent/learner_step", "agent/actor_critic_step")
+def _learner_step(x: Tensors, s: Settings) -> dict[str, Any]:
+    state = learner_state_inside(x)
+    state, logs = agent(s).learner_step(rollout(x), state, x.under("meta_params"), s["is_meta_training"])
     logs.pop("meta_out")
-    return {**flat_learner_state(state, s), **below("log", logs)}
+    return {**state._asdict(), "log": logs}
 
 
 @layer("agent/learner_steps")
-def _learner_steps(x: Tensors, s: Settings) -> Tensors:
-    learner, state, given = agent(s), learner_state(x, s), meta_params(x, s)
-    every: list[Tensors] = []
-    for i in range(s["S"]):
-        taken = rollout({name: value[i] for name, value in x.items() if name.startswith("rollout/")})
-        state, logs = learner.learner_step(taken, state, given, s["is_meta_training"])
+def _learner_steps(x: Tensors, s: Settings) -> dict[str, Any]:
+    learner, state, meta_params = agent(s), learner_state_inside(x), x.under("meta_params")
+    every: list[dict[str, Any]] = []
+    for taken in rollouts(x, "rollout", s["S"]):
+        state, logs = learner.learner_step(taken, state, meta_params, s["is_meta_training"])
         logs.pop("meta_out")
         every.append(logs)
-    stacked = {f"log/{name}": torch.stack([logs[name] for logs in every]) for name in every[0]}
-    return {**flat_learner_state(state, s), **stacked}
+    stacked = {name: torch.stack([logs[name] for logs in every]) for name in every[0]}
+    return {**state._asdict(), "log": stacked}

@@ -19,16 +19,12 @@ from parity.runs.spec import RunSpec, gumbel
 from parity.runs.trace import Recording, Trace
 
 LOGITS = "agent_outs/logits"
-ADAPTERS = {  # rule -> functions of the port's adapter: its agent, and from the flat state of a learner and back
-    "disco": ("inputs.agent", "learning.learner_state", "learning.flat_learner_state"),
-    "actor_critic": ("rules.actor_critic_agent", "rules.actor_critic_state", "rules.flat_actor_critic_state"),
-}
 
 
-def adapter(rule: str) -> list[Callable[..., Any]]:
-    """The functions of `ADAPTERS` for a rule, of the port as it is imported now."""
-    names = [name.split(".") for name in ADAPTERS[rule]]
-    return [getattr(importlib.import_module(f"port.adapter.{module}"), function) for module, function in names]
+def adapter() -> tuple[Callable[..., Any], ...]:
+    """Of the port as it is imported now: its agent, and the functions from a learner's flat state and back."""
+    inputs, learning = (importlib.import_module(f"port.adapter.{name}") for name in ("inputs", "learning"))
+    return inputs.agent, learning.learner_state, learning.flat_learner_state
 
 
 class OriginalNoise:
@@ -92,7 +88,7 @@ class PortLoop:
             importlib.import_module(f"port.{name}") for name in ("evaluate.eval_loop", "weights")
         )
         precision = getattr(torch, dtype)
-        make_agent, self._state_from, self._flat_state = adapter(spec.rule)
+        make_agent, self._state_from, self._flat_state = adapter()
         self.spec, self.agent = spec, make_agent(spec.settings)
         agent = self.agent
         start = self._weights.load_agent_params(params, agent.config, agent.obs_spec, agent.num_actions, precision)

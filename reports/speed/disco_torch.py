@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -18,23 +16,13 @@ from reports.speed.workload import Work
 
 def make_trainer(work: Work) -> Any:
     """The package's trainer with the work's parameters and weights."""
-    agent, setting = curves.ActingAgent(load_params(work, make_agent(work))), work.setting
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints that it has loaded the weights
-        return trainer.DiscoTrainer(
-            agent,
-            device=torch.device("cpu"),
-            lr=setting.agent["learning_rate"],
-            replay_capacity=setting.loop.capacity,
-            batch_size=setting.loop.batch_size,
-            weights_path=str(setting.weights_path()),
-        )
+    return curves.new_trainer(curves.ActingAgent(load_params(work, make_agent(work))), work.setting)
 
 
 def learner_step(work: Work) -> Callable[[], object]:
     """A gradient step of its trainer."""
     learner = make_trainer(work)
-    arrays = {f"rollout/{name}": torch.from_numpy(x) for name, x in work.rollout.items()}
-    inputs = batch(arrays, {"torch_dtype": torch.float32})
+    inputs = batch({name: torch.from_numpy(x) for name, x in work.rollout.items()}, torch.float32)
     inputs["actions"] = inputs["actions"].long()
     return lambda: learner._gradient_step(inputs)
 

@@ -15,24 +15,22 @@ Flags are given to it as floats of 0 and 1, as its own trainer does.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import disco_torch as package
-import numpy as np
 import torch
 from torch import Tensor
 
+from parity.adapters.torch import Adapter, Tensors
 from parity.layers import REGISTRY
 from parity.runs.curves import Step
 from parity.runs.spec import RunSpec
-from port.adapter import TorchImplementation
-from reports.audit.disco_torch import curves, elementary, learning, metanet, values
-from reports.audit.disco_torch.inputs import default_dtype
-
-Tensors = dict[str, Tensor]
-Arrays = dict[str, np.ndarray]
-LayerFn = Callable[[Tensors, Mapping[str, Any]], Tensors]
+from port.adapter.inputs import config_of
+from port.config import AgentNetConfig
+from port.networks import param_names
+from reports.audit.disco_torch import curves, formulas, learning, metanet
+from reports.audit.disco_torch.inputs import Settings, default_dtype
 
 
 def release() -> str:
@@ -43,36 +41,29 @@ def release() -> str:
         return "of unknown release"
 
 
-def provided() -> dict[str, LayerFn]:
+def names(s: Settings) -> Iterator[tuple[str, str]]:
+    """Parameters of the agent have this project's names, whose network it is; states have the package's."""
+    yield from ((name, f"{name}_state") for name in ("adv_ema", "td_ema", "opt"))
+    yield from (("rnn/hidden", "rnn_state/0"), ("rnn/cell", "rnn_state/1"))
+    if "dense" in s:
+        yield from ((name, ours) for ours, name in param_names.agent_names(config_of(AgentNetConfig, s)).items())
+
+
+class DiscoTorch(Adapter):
     """The layers of the registry that the installed release has."""
-    found = elementary.layers() | values.layers() | metanet.layers() | learning.layers()
-    return {name: found[name] for name in REGISTRY if name in found}
 
+    has_joint_pass = False  # weights that need no gradient are loaded by the package's own loader
 
-class DiscoTorch(TorchImplementation):
-    """The contract."""
+    def __init__(self) -> None:
+        super().__init__("disco_torch", f"disco-torch {release()}, PyTorch {torch.__version__}", names=names)
+        found = formulas.LAYERS | metanet.LAYERS | learning.layers()
+        self.layers = {name: found[name] for name in REGISTRY if name in found}
+        self.without_gradients = set(learning.WITHOUT_GRADIENTS)  # the trainer's own steps keep no graph
 
-    name = "disco_torch"
-    description = f"disco-torch {release()}, PyTorch {torch.__version__}"
-    layers = provided()
-
-    def _apply(self, layer: str, inputs: Tensors, settings: Mapping[str, Any], dtype: torch.dtype) -> Tensors:
-        with default_dtype(dtype):
-            return self.layers[layer](inputs, {**settings, "torch_dtype": dtype})
-
-    def vjp(
-        self,
-        layer: str,
-        inputs: Arrays,
-        settings: Mapping[str, Any],
-        dtype: str,
-        cotangents: Arrays,
-        wrt: Sequence[str],
-    ) -> Arrays:
-        """VJPs by autograd; the trainer's own steps are made without a graph, so they have none."""
-        if layer in learning.WITHOUT_GRADIENTS:
-            raise NotImplementedError
-        return super().vjp(layer, inputs, settings, dtype, cotangents, wrt)
+    def apply(self, layer: str, x: Tensors, settings: dict[str, Any]) -> dict[str, Tensor]:
+        """A layer's outputs, with the package's own tensors in the precision asked for."""
+        with default_dtype(x.dtype):
+            return super().apply(layer, x, settings)
 
     def train(self, spec: RunSpec) -> Iterator[Step] | None:
         """A training run, step by step; see `parity/runs/curves.py`."""

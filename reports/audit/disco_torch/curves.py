@@ -10,18 +10,18 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from parity.runs.curves import Step
 from parity.runs.spec import RunSpec
 from port.adapter.curves import agent_config
 from port.agent import Agent
 from port.networks import agent_net
-from reports.audit.disco_torch.inputs import Tensors
-from reports.audit.disco_torch.learning import UsersAgent, trainer
+from reports.audit.disco_torch.learning import Flat, UsersAgent, trainer
 
 
 class Boards:
@@ -61,10 +61,23 @@ class ActingAgent(UsersAgent):
         """A state that the network does not have."""
         return torch.zeros(batch_size, 1, device=device), torch.zeros(batch_size, 1, device=device)
 
-    def forward_step(self, observations: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensors, tuple[Tensor, Tensor]]:
+    def forward_step(self, observations: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Flat, tuple[Tensor, Tensor]]:
         """The heads at one step."""
         heads = agent_net.step(dict(self._parameters), observations[None], lead=2)  # type: ignore[arg-type]
         return {name: value[0] for name, value in heads.items()}, state
+
+
+def new_trainer(agent: nn.Module, spec: RunSpec) -> Any:
+    """The package's trainer for a run."""
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints that it has loaded the weights
+        return trainer.DiscoTrainer(
+            agent,
+            device=torch.device("cpu"),
+            lr=spec.agent["learning_rate"],
+            replay_capacity=spec.loop.capacity,
+            batch_size=spec.loop.batch_size,
+            weights_path=str(spec.weights_path()),
+        )
 
 
 def train(spec: RunSpec) -> Iterator[Step] | None:
@@ -84,15 +97,7 @@ def _steps(spec: RunSpec) -> Iterator[Step]:
     fresh = Agent(agent_config(spec), (loop.rows * loop.columns,), 3)
     generator = torch.Generator().manual_seed(spec.seed)
     agent = ActingAgent(fresh.initial_learner_state(generator, torch.float32).params)
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints that it has loaded the weights
-        made = trainer.DiscoTrainer(
-            agent,
-            device=device,
-            lr=spec.agent["learning_rate"],
-            replay_capacity=loop.capacity,
-            batch_size=loop.batch_size,
-            weights_path=str(spec.weights_path()),
-        )
+    made = new_trainer(agent, spec)
     seen, state = boards.seen(), agent.init_lstm_state(count, device)
     for step in range(spec.num_steps):
         rollout, seen, state = trainer.collect_rollout(agent, boards.step, seen, state, length, device)
