@@ -34,7 +34,7 @@ def _normalize(x: Tensors, s: Settings) -> dict[str, Any]:
 
 def _form(s: Settings) -> ValueForm:
     """Heads are categorical and nonlinear unless a layer sets it."""
-    return config_of(ValueForm, s)
+    return ValueForm(**{name: s[name] for name in ValueForm._fields if name in s})
 
 
 def _value_settings(s: Settings) -> ValueSettings:

@@ -21,6 +21,7 @@ from parity.goldens.check import load as load_case
 from parity.goldens.store import Golden, Store
 from parity.layers.spec import Arrays
 from parity.live.repro import Script, text_of
+from port.adapter.inputs import by_our_names
 from port.networks import agent_net
 from reports.audit.causes import REACHES, Cause, Shown, corrected_copy
 
@@ -56,7 +57,8 @@ c = {name: torch.from_numpy(value) for name, value in globals().get("COTANGENTS"
 def _heads(golden: Golden) -> Arrays:
     """The agent network's outputs on a golden's rollout, by the port's network, which is equal to the original's."""
     tensors = {name: torch.from_numpy(np.array(value)) for name, value in golden.inputs.items()}
-    outs = agent_net.step(by_our_names(tensors, golden.settings).under("params"), tensors["rollout/observations"], lead=2)
+    params = by_our_names(tensors, golden.settings).under("params")
+    outs = agent_net.step(params, tensors["rollout/observations"], lead=2)
     return {f"agent_out/{name}": outs[name].numpy() for name in HEADS}
 
 
