@@ -36,7 +36,7 @@ PROVENANCE = {"original": {"repository": "here", "commit": "none"}, "packages": 
 
 
 def first_params(run):
-    agent = port_run.adapter(run.rule)[0](run.settings)
+    agent = port_run.adapter()[0](run.settings)
     state = agent.initial_learner_state(torch.Generator().manual_seed(run.seed), torch.float32)
     return port_run.importlib.import_module("port.weights").agent_params_to_original(state.params, agent.config)
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from parity.adapters import shared
 from parity.adapters.shared import Tensors, check_cotangents, layer_name, look_up
+from parity.errors import InputChanged
 from parity.layers.spec import Arrays, Settings
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -43,9 +44,16 @@ class Adapter(shared.Adapter):
 def pull_back(
     function: Callable[[Tensors], dict[str, Tensor]], x: Tensors, cotangents: Mapping[str, Tensor], wrt: Sequence[str]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Outputs, and for the inputs in `wrt` the gradient of sum(output * cotangent), zeros where none flows."""
+    """Outputs, and for the inputs in `wrt` the gradient of sum(output * cotangent), zeros where none flows.
+
+    InputChanged where the function writes into an input.
+    """
     sources = {name: x[name].detach().requires_grad_() for name in wrt}
-    outputs = function(x | sources)
+    x = x | {name: source.clone() for name, source in sources.items()}  # torch itself refuses writes into leaves
+    versions = {name: value._version for name, value in x.items()}
+    outputs = function(x)
+    if written := [name for name, version in versions.items() if x[name]._version != version]:
+        raise InputChanged(written[0])
     check_cotangents(outputs, cotangents)
     reached = [name for name in cotangents if outputs[name].requires_grad] if wrt else []
     if not reached:
@@ -53,7 +61,7 @@ def pull_back(
     gradients = torch.autograd.grad(
         [outputs[name] for name in reached],
         list(sources.values()),
-        [cotangents[name] for name in reached],
+        [cotangents[name].to(outputs[name].dtype) for name in reached],
         allow_unused=True,
         materialize_grads=True,
     )

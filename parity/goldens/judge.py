@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from parity.compare import Problem, ProblemKind, Row, compare, failed
+from parity.errors import InputChanged
 from parity.goldens.store import Golden
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
@@ -114,6 +115,8 @@ class Judge:
             result = getattr(self.implementation, method)(golden.layer, inputs, golden.settings, dtype, *pull_back)
         except NotImplementedError:
             raise
+        except InputChanged as error:
+            return (_changed(str(error)),) * count
         except Exception as error:
             name = type(error).__name__
             return (Problem(ProblemKind.CALL, f"raised {name}: {error}", name),) * count
@@ -154,6 +157,11 @@ class Judge:
         return replace(row, seen=precision if row.equal else next(coarser, ""))
 
 
+def _changed(name: str) -> Problem:
+    text = f"changed its input {name} in place; a layer must leave its inputs as they are."
+    return Problem(ProblemKind.CALL, text, name)
+
+
 def is_optional(implementation: Implementation, layer: str, output: str) -> bool:
     """Whether an implementation declares that an output may be missing."""
     patterns = getattr(implementation, "optional_outputs", {}).get(layer, ())
@@ -172,8 +180,7 @@ def _breach(answers: Any, count: int, inputs: Arrays, before: Arrays) -> Problem
         return Problem(ProblemKind.CALL, "expected a tuple of outputs and VJPs.", "tuple")
     changed = [name for name in before if not np.array_equal(before[name], inputs[name], equal_nan=True)]
     if changed:
-        text = f"changed its input {changed[0]} in place; a layer must leave its inputs as they are."
-        return Problem(ProblemKind.CALL, text, changed[0])
+        return _changed(changed[0])
     for answer in answers:
         if not isinstance(answer, dict):
             text = f"expected a dict of NumPy arrays, got {type(answer).__name__}."

@@ -62,7 +62,7 @@ class Suspect:
         return f"It is equal on {', '.join(right)}." if right else "It differs on every case."
 
     @cached_property
-    def failures(self) -> set[tuple[str, Problem]]:
+    def failures(self) -> set[Problem]:
         """How it fails without giving numbers; in float64, the precision in which it is asked."""
         return _failures(self.different)
 
@@ -107,9 +107,9 @@ class Suspect:
         return precision
 
 
-def _failures(rows: Iterable[Row]) -> set[tuple[str, Problem]]:
-    problems = {(row.output, row.problem) for row in rows if row.dtype == "float64" and row.problem}
-    return {(output, problem) for output, problem in problems if problem.kind in NO_NUMBERS}
+def _failures(rows: Iterable[Row]) -> set[Problem]:
+    problems = {row.problem for row in rows if row.dtype == "float64" and row.problem}
+    return {problem for problem in problems if problem.kind in NO_NUMBERS}
 
 
 def _reduced(arrays: Arrays, names: Collection[str]) -> Arrays:
