@@ -97,7 +97,7 @@ def calibrate(store: Store, layer: str, values_only: bool = False) -> Calibratio
         if (number == 0 or golden.origin != "generated") and not layer.startswith(TOO_LONG_EAGERLY):
             held.add("original, eagerly", Judge(original.eagerly, ("float64",)).rows(golden))
         for implementation in (original, original.as_users_compile, original.eagerly, standin):
-            implementation.forget_programs()  # of all cases together, they need more memory maps than a process may have
+            implementation.forget_programs()  # a process may have only so many memory maps
     return held
 
 
