@@ -264,7 +264,7 @@ class JaxImplementation:
         with precision(dtype):
             call = self._compiled(layer, json.dumps(settings, sort_keys=True), dtype, tuple(wrt))
             convert = in_numpy if hasattr(call, "lower") else cast  # what is not compiled would compute in NumPy
-            return jax.tree.map(np.asarray, call(convert(inputs, dtype), convert(cotangents, dtype)))
+            return jax.tree.map(np.array, call(convert(inputs, dtype), convert(cotangents, dtype)))  # no input's memory
 
     def run(self, layer: str, inputs: Arrays, settings: Settings, dtype: str) -> Arrays:
         """The layer's outputs."""
