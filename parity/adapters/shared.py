@@ -187,7 +187,8 @@ class Adapter(ABC):
         if not isinstance(outputs, Mapping) and not field_names(outputs):
             outputs = dict(zip(expected, outputs if isinstance(outputs, tuple) else (outputs,), strict=True))
         to_registry = {ours: name for name in expected for ours in inside_names(name, table)}
-        return {to_registry.get(name, name): value for name, value in flatten(outputs).items()}
+        back = {ours: [original] for original, several in table.items() for ours in several}
+        return {to_registry.get(name) or inside_names(name, back)[0]: value for name, value in flatten(outputs).items()}
 
     def apply(self, layer: str, x: Tensors, settings: Settings) -> dict[str, Any]:
         """A layer's outputs from its inputs, as tensors, flat, by the registry's names."""

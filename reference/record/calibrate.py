@@ -69,20 +69,18 @@ def _read(store: Store) -> dict[str, Any]:
     return kept if kept["manifest"] == fresh["manifest"] else fresh
 
 
-def _environment(layer: str) -> dict[str, str]:
-    """With vectors of 64 bits: at 128 jaxlib 0.8.1 still writes past buffers, at sizes that no golden has among others.
+def _in_subprocess(layer: str, root: Path) -> dict[str, Any]:
+    """One layer in a process of its own, since jaxlib 0.8.1 writes past buffers: with vectors of 64 bits it does not.
 
-    What it overwrites shows as a gradient of 1e-310 where there is none, or as another number in the sixth digit.
+    At 128 bits, what it overwrites shows as a gradient of 1e-310 where there is none, as another number in the sixth
+    digit, or as a crash. At 64 bits, it cannot compile every product of matrices.
     """
     flags = flags_of(layer)
-    return {**os.environ, **flags, "XLA_FLAGS": flags["XLA_FLAGS"].replace("vector_width=128", "vector_width=64")}
-
-
-def _in_subprocess(layer: str, root: Path) -> dict[str, Any]:
-    """One layer in a process of its own: jaxlib 0.8.1 now and then writes past a buffer, compiling VJPs for float32."""
-    for more in ([], ["--values-only"]):
+    for width, more in ((64, []), (128, []), (128, ["--values-only"])):
+        xla = flags["XLA_FLAGS"].replace("vector_width=128", f"vector_width={width}")
         command = [sys.executable, "-m", "reference.record.calibrate", str(root), layer, *more]
-        done = subprocess.run(command, env=_environment(layer), stdout=subprocess.PIPE, text=True)
+        environment = {**os.environ, **flags, "XLA_FLAGS": xla}
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
         if done.returncode == 0:
             return json.loads(done.stdout.splitlines()[-1])
     raise RecordError(f"the process that holds {layer} to its goldens failed; what it printed stands above.")
