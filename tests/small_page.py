@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from parity.goldens.store import Store
 from parity.mutants import catalogue
-from parity.mutants.hunt import NOT_RUN, Kill
+from parity.mutants.tiers import NOT_RUN, Kill
 from parity.runs.curves import Curve
 from parity.runs.lockstep import Comparison
 from parity.runs.spec import Loop, RunSpec

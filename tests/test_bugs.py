@@ -11,8 +11,8 @@ import pytest
 from parity import mutants
 from parity.errors import CannotRun
 from parity.layers import REGISTRY
-from parity.mutants import coverage, hunt, live_hunt, mutate
-from parity.mutants.hunt import Kill
+from parity.mutants import coverage, live_tier, mutate, tiers
+from parity.mutants.tiers import Kill
 from parity.sigma import Rounding
 from reports.bugs import command as report
 
@@ -213,7 +213,7 @@ def test_spans_find_functions_methods_lambdas_and_constants():
 def test_a_kill_is_judged_by_the_first_layer_in_the_data_flow():
     found = Kill("polyak_reversed", "optim/target_average", {"goldens": "agent/loss", "gradients": "ops/kl"})
     assert (found.first, found.is_at_named, found.killed_by) == ("ops/kl", False, ["goldens", "gradients"])
-    assert Kill("polyak_reversed", "ops/kl", {"goldens": "", "live": hunt.NOT_RUN}).killed_by == []
+    assert Kill("polyak_reversed", "ops/kl", {"goldens": "", "live": tiers.NOT_RUN}).killed_by == []
 
 
 QUARTER = [bug.name for i, bug in enumerate(CATALOGUE.values()) if i % 4 == 0 or bug.name in FROM_DISCO_TORCH]
@@ -223,21 +223,21 @@ QUARTER = [bug.name for i, bug in enumerate(CATALOGUE.values()) if i % 4 == 0 or
 def test_a_planted_mistake_is_found_at_its_layer(name):
     bug = CATALOGUE[name]
     mutant = mutate.load_edited(mutants.PORT, bug.edits)
-    assert any(hunt.first_difference(mutant, [bug.layer], tier) for tier in ("goldens", "gradients"))
+    assert any(tiers.first_difference(mutant, [bug.layer], tier) for tier in ("goldens", "gradients"))
 
 
 def test_the_port_as_it_is_gives_nothing_to_find():
-    ready = hunt.prepare_layer("values/retrace")
+    ready = tiers.prepare_layer("values/retrace")
     assert ready.differences == []
-    assert ready.enters == hunt.reached_by("values/retrace")
+    assert ready.enters == tiers.reached_by("values/retrace")
     clean = mutate.load_edited(mutants.PORT, ())
-    assert not any(hunt.first_difference(clean, ["values/retrace"], tier) for tier in hunt.STORED)
+    assert not any(tiers.first_difference(clean, ["values/retrace"], tier) for tier in tiers.STORED)
 
 
 def test_a_port_that_differs_itself_is_no_ground_to_hunt_in(monkeypatch):
     mutant = mutate.load_edited(mutants.PORT, CATALOGUE["kl_the_other_way"].edits)
-    monkeypatch.setattr(hunt, "unchanged", lambda: mutant)
-    wrong = hunt.prepare_layer("ops/kl")
+    monkeypatch.setattr(tiers, "unchanged", lambda: mutant)
+    wrong = tiers.prepare_layer("ops/kl")
     assert "ops/kl" in wrong.differences[0]
 
     class Running:
@@ -251,8 +251,8 @@ def test_a_port_that_differs_itself_is_no_ground_to_hunt_in(monkeypatch):
 def test_a_change_that_changes_nothing_survives():
     same = mutate.Edit("port.optimizers", "p + updates[name]", "updates[name] + p")
     layers = ("optim/update", "optim/target_average")
-    reached = {layer: hunt.reached_by(layer) for layer in layers}
-    hunted = hunt.kill(mutants.Mutant("polyak_reversed", "optim", layers[0], (same,), "-", "-", "-"), reached)
+    reached = {layer: tiers.reached_by(layer) for layer in layers}
+    hunted = tiers.kill(mutants.Mutant("polyak_reversed", "optim", layers[0], (same,), "-", "-", "-"), reached)
     assert not hunted.killed_by
     matrix = report.Matrix([hunted], 1.0, "nobody")
     assert not matrix.is_good
@@ -261,7 +261,7 @@ def test_a_change_that_changes_nothing_survives():
 
 
 def test_layers_that_a_change_cannot_reach_are_not_judged():
-    functions = hunt.reached_by("meta/gate")
+    functions = tiers.reached_by("meta/gate")
     assert coverage.is_reached(CATALOGUE["gate_left_out"].edits, functions)
     assert not coverage.is_reached(CATALOGUE["polyak_reversed"].edits, functions)
 
@@ -285,8 +285,8 @@ class Counting:
 
 def test_the_reference_is_asked_once_for_all_mistakes_at_a_layer():
     inner, layer = Counting(), REGISTRY["ops/signed_hyperbolic"]
-    ask = live_hunt.comparison.asking(inner, layer)
-    one, other = (live_hunt.comparison.drawn(layer, layer.cases[0], seed) for seed in (0, 0))
+    ask = live_tier.comparison.asking(inner, layer)
+    one, other = (live_tier.comparison.drawn(layer, layer.cases[0], seed) for seed in (0, 0))
     goldens = [ask(sample, True, True) for sample in (one, one, other)]
     assert inner.asked == 2 * 2  # the answer and sigma, for each of two samples
     assert goldens[0] is goldens[1] is not goldens[2]
@@ -313,28 +313,28 @@ class Sure:
 
 
 def test_a_mistake_is_found_live(monkeypatch):
-    monkeypatch.setattr(live_hunt.comparison, "live_reference", Sure)
-    row, _ = live_hunt.kill_live("ops/kl", {"kl_the_other_way": "plain"})["kl_the_other_way"]
+    monkeypatch.setattr(live_tier.comparison, "live_reference", Sure)
+    row, _ = live_tier.kill_live("ops/kl", {"kl_the_other_way": "plain"})["kl_the_other_way"]
     assert (row.layer, row.equal) == ("ops/kl", False)
 
 
 def test_a_mistake_that_needs_another_setting_is_found_live(monkeypatch):
-    monkeypatch.setattr(live_hunt.comparison, "live_reference", Sure)
+    monkeypatch.setattr(live_tier.comparison, "live_reference", Sure)
     layer, name = "values/loss_from_target", "squared_error_without_half"
     case = next(case.name for case in REGISTRY[layer].cases if not REGISTRY[layer].case_settings(case)["categorical"])
-    assert live_hunt.kill_live(layer, {name: "plain"})[name][0] is None
-    assert live_hunt.kill_live(layer, {name: case})[name][0] is not None
+    assert live_tier.kill_live(layer, {name: "plain"})[name][0] is None
+    assert live_tier.kill_live(layer, {name: case})[name][0] is not None
 
 
 def test_a_port_that_differs_live_is_no_ground_to_hunt_in(monkeypatch):
     other = mutate.load_edited(mutants.PORT, CATALOGUE["kl_the_other_way"].edits)
-    monkeypatch.setattr(live_hunt.comparison, "live_reference", lambda: other)
+    monkeypatch.setattr(live_tier.comparison, "live_reference", lambda: other)
     with pytest.raises(CannotRun, match="differs live"):
-        live_hunt.kill_live("ops/kl", {})
+        live_tier.kill_live("ops/kl", {})
 
 
 def test_live_samples_are_of_one_size():
     layer = REGISTRY["values/retrace"]
-    tried = live_hunt.samples(layer)
-    assert len(tried) == live_hunt.SAMPLES
+    tried = live_tier.samples(layer)
+    assert len(tried) == live_tier.SAMPLES
     assert all(sample.settings == tried[0].settings for sample in tried)

@@ -14,7 +14,7 @@ from parity.__main__ import main as parity
 from parity.goldens.check import load
 from parity.goldens.store import Store
 from parity.layers import REGISTRY
-from parity.mutants import hunt, mutate
+from parity.mutants import mutate, tiers
 from reports import guide_figures
 
 torch = pytest.importorskip("torch")
@@ -227,7 +227,7 @@ def test_the_goldens_of_the_layer_go_red_for_the_mutant(layer, name):
     bug = CATALOGUE[name]
     assert bug.layer == layer
     mutant = mutate.load_edited(mutants.PORT, bug.edits)
-    assert any(hunt.first_difference(mutant, [layer], tier, ("float64",)) for tier in ("goldens", "gradients"))
+    assert any(tiers.first_difference(mutant, [layer], tier, ("float64",)) for tier in ("goldens", "gradients"))
 
 
 def state_values(q_logits, policy_logits, max_abs_value):

@@ -31,8 +31,8 @@ from parity.goldens.store import Store
 from parity.layers import REGISTRY
 from parity.mutants import Mutant, catalogue, chosen
 from parity.mutants.coverage import Entered, source_digest
-from parity.mutants.hunt import LIFETIME, NOT_RUN, TIERS, Kill, PreparedLayer, kill_by_name, prepare_layer
-from parity.mutants.live_hunt import active_reference, kill_live
+from parity.mutants.live_tier import active_reference, kill_live
+from parity.mutants.tiers import LIFETIME, NOT_RUN, TIERS, Kill, PreparedLayer, kill_by_name, prepare_layer
 from parity.runs.runner import Job, Runner, Workers
 from parity.tolerance import PRECISIONS
 from reports import page

@@ -15,8 +15,8 @@ from parity.goldens.check import Judge
 from parity.goldens.check import load as load_case
 from parity.mutants import PORT, catalogue
 from parity.mutants.coverage import Entered, is_reached, stored_cases
-from parity.mutants.hunt import PreparedLayer, first_difference, opened_store, reached_by, unchanged
 from parity.mutants.mutate import load_edited
+from parity.mutants.tiers import PreparedLayer, first_difference, opened_store, reached_by, unchanged
 from reports import page
 
 EVIDENCE = page.HERE.parent / "evidence" / "precision.json"
