@@ -58,7 +58,7 @@ def test_no_two_entries_are_the_same_change():
 
 
 ENTRY = """
-[[bug]]
+[[mutant]]
 name = "polyak_reversed"
 layer = "optim/target_average"
 module = "port.optimizers"
@@ -79,7 +79,7 @@ origin = "common"
         ('origin = "common"', 'origin = "common"\ncolour = "red"', "does not know colour"),
         ('explanation = "The two coefficients change places."', 'explanation = " "', "explanation must be a text"),
         ('new = "b"', 'new = "a"', "nor the same as new"),
-        ("[[bug]]", "[[bug", "no list of"),
+        ("[[mutant]]", "[[mutant", "no list of"),
     ],
 )
 def test_an_entry_that_says_too_little_is_refused_in_a_sentence(tmp_path, wrong, right, message):

@@ -2,7 +2,7 @@
 
 A mutant is data, a table in one of the files of `port/adapter/mutants/`:
 
-    [[bug]]
+    [[mutant]]
     name = "polyak_reversed"
     layer = "optim/target_average"      # where it should be found first, in data-flow order
     module = "port.optimizers"
@@ -78,7 +78,7 @@ def catalogue() -> dict[str, Mutant]:
 
 def read(path: Path) -> list[Mutant]:
     """The mutants of one file; CannotRun says what is wrong with it."""
-    entries = read_tables(path, "bug")
+    entries = read_tables(path, "mutant")
     return [_checked(entry, path.stem, f"{path.name}, entry {i + 1}") for i, entry in enumerate(entries)]
 
 
