@@ -11,8 +11,8 @@ from parity.goldens.check import (
     Outcome,
     asked_precisions,
     check_layer,
+    injected_error_is_found,
     load,
-    planted_error_is_found,
     rows_expected,
 )
 from parity.goldens.expected import Divergence, problems, unexpected
@@ -49,7 +49,7 @@ def test_golden(
     except WeightsMissing as reason:
         pytest.skip(str(reason))
     precisions = asked_precisions(request.config.getoption("--parity-precision"))
-    assert planted_error_is_found(golden, precisions), "a planted error passes for equal: this proves nothing"
+    assert injected_error_is_found(golden, precisions), "an injected error passes for equal: this proves nothing"
     judge = Judge(implementation, precisions)
     rows = list(judge.rows(golden))
     different = [row.sentence() for row in unexpected(rows, divergences)]

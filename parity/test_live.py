@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 
 from parity.compare import Row
-from parity.goldens.check import Judge, asked_precisions, load, planted_error_is_found, rows_expected
+from parity.goldens.check import Judge, asked_precisions, injected_error_is_found, load, rows_expected
 from parity.goldens.expected import Divergence
 from parity.goldens.store import Store
 from parity.implementation import Implementation
@@ -109,7 +109,7 @@ def test_the_reference_equals_what_was_recorded(store: Store, reference: Impleme
     With the original installed it is the original that is held to it; `parity check --impl standin` holds the stand-in.
     """
     golden = load(store, layer, next(case.name for case in REGISTRY[layer].cases if case.stored))
-    assert planted_error_is_found(golden)
+    assert injected_error_is_found(golden)
     rows = list(Judge(reference).rows(golden))
     assert [row.sentence() for row in rows if not row.equal] == []
     assert len(rows) == rows_expected(golden) > 0

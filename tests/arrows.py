@@ -1,6 +1,6 @@
 """The graph of who uses whom, read from sources: imports, names of modules in strings, and paths into folders.
 
-It takes sources as a dict from module to text, so that a test can plant an arrow.
+It takes sources as a dict from module to text, so that a test can add an arrow.
 """
 
 import ast

@@ -35,12 +35,12 @@ def few_layers(monkeypatch, out):
     return parity.section("port", out)
 
 
-def hunted(out):
-    """The kill matrix, of every fortieth mistake."""
+def kill_matrix(out):
+    """The kill matrix of every fortieth mutant."""
     kills = []
-    for bug in list(catalogue().values())[::40]:
-        tiers = {"goldens": bug.layer, "gradients": "", "lifetime": bug.layer, "live": NOT_RUN}
-        kills.append(Kill(bug.name, bug.layer, tiers, {"goldens": "the check"}, {}, {"goldens": 0.25}))
+    for mutant in list(catalogue().values())[::40]:
+        tiers = {"values": mutant.layer, "gradients": "", "learner_steps": mutant.layer, "live": NOT_RUN}
+        kills.append(Kill(mutant.name, mutant.layer, tiers, {"values": "the check"}, {}, {"values": 0.25}))
     return bugs.section_of(bugs.Matrix(kills, 12.0, bugs.LEFT_OUT), out)
 
 
@@ -93,6 +93,6 @@ def numbers(out):
 def make(monkeypatch, out):
     """All sections, and one that could not run."""
     gone = page.not_run("speed", "Speed", "python -m reports.speed", "There is no original; `make original` brings it.")
-    made = [few_layers(monkeypatch, out), compared(out), learned(out), hunted(out), numbers(out), gone]
+    made = [few_layers(monkeypatch, out), compared(out), learned(out), kill_matrix(out), numbers(out), gone]
     assert len({section.state for section in made}) == 4
     return made

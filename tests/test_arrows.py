@@ -174,7 +174,7 @@ def test_there_is_no_cycle_between_modules(sources):
     assert arrows.cycles(arrows.graph(sources, by_name=False)) == []
 
 
-PLANTED = {
+INJECTED = {
     "an_import": ("parity", "import port.agent", "port.agent"),
     "an_import_in_a_function": ("parity", "def f():\n    from port import agent", "port.agent"),
     "a_relative_import": ("parity", "from ..port import agent", "port.agent"),
@@ -194,34 +194,34 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_arrow_is_seen(name, sources):
-    folder, text, used = PLANTED[name]
-    assert offences({**sources, f"{folder}.planted": text}) == {f"{folder}.planted": {used}}
+@pytest.mark.parametrize("name", INJECTED)
+def test_an_injected_arrow_is_seen(name, sources):
+    folder, text, used = INJECTED[name]
+    assert offences({**sources, f"{folder}.injected": text}) == {f"{folder}.injected": {used}}
 
 
 def test_the_adapter_uses_the_helpers_for_adapters_alone(sources):
     text = "from parity.adapters.torch import graft\nfrom parity.compare import compare"
-    wrong = {"port.adapter.planted": {"parity.compare"}}
-    assert offences({**sources, "port.adapter.planted": text}) == wrong
+    wrong = {"port.adapter.injected": {"parity.compare"}}
+    assert offences({**sources, "port.adapter.injected": text}) == wrong
 
 
 def test_words_of_a_message_are_no_arrow(sources):
     text = '"""See `port.agent`."""\nprint("reports.speed: no such file")\nX = "Run python -m reports.speed."'
-    assert offences({**sources, "parity.planted": text}) == {}
+    assert offences({**sources, "parity.injected": text}) == {}
 
 
 @pytest.mark.parametrize(
     ("module", "text", "wrong"),
     [
-        ("port.networks.planted", "from port import agent", {"port.networks": {"port.agent"}}),
-        ("port.planted", "", {"port.planted": {"no level"}}),
-        ("port.train.planted", "import_module('port.meta_train.run')", {"port.train": {"port.meta_train"}}),
+        ("port.networks.injected", "from port import agent", {"port.networks": {"port.agent"}}),
+        ("port.injected", "", {"port.injected": {"no level"}}),
+        ("port.train.injected", "import_module('port.meta_train.run')", {"port.train": {"port.meta_train"}}),
         ("port.agent", "from port import adapter", {"port.agent": {"port.adapter"}}),
     ],
     ids=["upward", "no_level", "sideways_by_name", "the_adapter"],
 )
-def test_a_planted_use_of_a_higher_room_is_seen(module, text, wrong, sources):
+def test_an_injected_use_of_a_higher_room_is_seen(module, text, wrong, sources):
     assert levels_broken({**sources, module: text}, "port") == wrong
 
 
@@ -230,11 +230,11 @@ def test_a_level_for_a_room_that_is_gone_is_seen(sources):
     assert "replay" in levels_broken(kept, "port")
 
 
-def test_a_planted_cycle_is_seen(sources):
-    planted = {"port.ops": "from port.networks import nets", "port.networks.nets": "from port import ops"}
-    found = arrows.cycles(arrows.between_rooms(arrows.graph({**sources, **planted}), "port"))
+def test_an_injected_cycle_is_seen(sources):
+    injected = {"port.ops": "from port.networks import nets", "port.networks.nets": "from port import ops"}
+    found = arrows.cycles(arrows.between_rooms(arrows.graph({**sources, **injected}), "port"))
     assert len(found) == 1 and {"port.ops", "port.networks"} <= found[0]
-    assert ["port.networks.nets" in found for found in arrows.cycles(arrows.graph({**sources, **planted}))] == [True]
+    assert ["port.networks.nets" in found for found in arrows.cycles(arrows.graph({**sources, **injected}))] == [True]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_a_planted_cycle_is_seen(sources):
         ("reference.devices", "try:\n    from torch import nn\nexcept ImportError:\n    pass", "torch"),
     ],
 )
-def test_a_planted_stranger_is_seen(module, text, name, sources):
+def test_an_injected_stranger_is_seen(module, text, name, sources):
     assert strangers({**sources, module: text}) == {module: {name}}
 
 

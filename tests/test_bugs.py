@@ -1,4 +1,4 @@
-"""The catalogue of porting mistakes: it is sound, planting leaves no trace, and each mistake is found at its layer."""
+"""The catalogue of mutants: it is sound, mutating leaves no trace, and each mutant is killed at its layer."""
 
 import hashlib
 import importlib
@@ -35,13 +35,13 @@ def source(module):
 
 
 def test_the_catalogue_is_large_and_covers_the_groups_of_layers():
-    groups = {bug.layer.split("/")[0] for bug in CATALOGUE.values()}
+    groups = {mutant.layer.split("/")[0] for mutant in CATALOGUE.values()}
     assert len(CATALOGUE) >= 60
     assert groups == {layer.split("/")[0] for layer in REGISTRY}
 
 
 def test_the_mistakes_of_disco_torch_are_in_it():
-    seen = {name for name, bug in CATALOGUE.items() if bug.origin.startswith("disco-torch")}
+    seen = {name for name, mutant in CATALOGUE.items() if mutant.origin.startswith("disco-torch")}
     assert seen >= FROM_DISCO_TORCH
 
 
@@ -53,7 +53,7 @@ def test_each_text_to_replace_stands_in_the_port_exactly_once(name):
 
 
 def test_no_two_entries_are_the_same_change():
-    changes = [bug.edits for bug in CATALOGUE.values()]
+    changes = [mutant.edits for mutant in CATALOGUE.values()]
     assert len(set(changes)) == len(changes)
 
 
@@ -92,11 +92,11 @@ def test_an_entry_that_says_too_little_is_refused_in_a_sentence(tmp_path, wrong,
 def test_a_sound_entry_is_read(tmp_path):
     path = tmp_path / "right.toml"
     path.write_text(ENTRY)
-    assert [bug.name for bug in mutants.read(path)] == ["polyak_reversed"]
+    assert [mutant.name for mutant in mutants.read(path)] == ["polyak_reversed"]
 
 
 def test_an_unknown_name_is_refused():
-    with pytest.raises(CannotRun, match="No mistake is called 'nonsense'"):
+    with pytest.raises(CannotRun, match="No mutant is called 'nonsense'"):
         mutants.chosen(["nonsense"])
 
 
@@ -119,7 +119,7 @@ def average():
     return float(optim.target_average({"w": torch.tensor(1.0)}, {"w": torch.tensor(0.0)}, 0.9)["w"])
 
 
-def test_planting_changes_what_is_imported_inside_and_nothing_afterwards():
+def test_mutating_changes_what_is_imported_inside_and_nothing_afterwards():
     before = snapshot()
     with mutate.edited(*CATALOGUE["polyak_reversed"].edits):
         assert average() == pytest.approx(0.1)
@@ -127,7 +127,7 @@ def test_planting_changes_what_is_imported_inside_and_nothing_afterwards():
     assert snapshot() == before
 
 
-def test_planting_leaves_nothing_behind_after_an_exception():
+def test_mutating_leaves_nothing_behind_after_an_exception():
     before = snapshot()
     with pytest.raises(ZeroDivisionError), mutate.edited(*CATALOGUE["polyak_reversed"].edits):
         raise ZeroDivisionError
@@ -144,7 +144,7 @@ def test_an_edit_that_does_not_fit_is_refused_and_leaves_nothing_behind():
     assert snapshot() == before
 
 
-def test_several_mistakes_can_be_planted_at_once():
+def test_a_mutant_can_have_several_mistakes_at_once():
     pair = [CATALOGUE["polyak_reversed"], CATALOGUE["gate_order_of_torch"]]
     with mutate.edited(*(edit for mutant in pair for edit in mutant.edits)):
         assert average() == pytest.approx(0.1)
@@ -190,7 +190,7 @@ def test_other_modules_of_the_port_see_the_change(edit, layer):
     assert any(not np.array_equal(clean[name], changed[name]) for name in clean)
 
 
-def test_a_copy_with_a_mistake_lives_beside_the_port():
+def test_a_mutant_leaves_the_port_as_it_is():
     mutant = mutants.implementation_with(CATALOGUE["forget_bias_left_out"])
     clean = importlib.import_module("port.adapter").implementation
     asked = ("nets/lstm_step", drawn("nets/lstm_step"), REGISTRY["nets/lstm_step"].settings, "float64")
@@ -211,22 +211,22 @@ def test_spans_find_functions_methods_lambdas_and_constants():
 
 
 def test_a_kill_is_judged_by_the_first_layer_in_the_data_flow():
-    found = Kill("polyak_reversed", "optim/target_average", {"goldens": "agent/loss", "gradients": "ops/kl"})
-    assert (found.first, found.is_at_named, found.killed_by) == ("ops/kl", False, ["goldens", "gradients"])
-    assert Kill("polyak_reversed", "ops/kl", {"goldens": "", "live": tiers.NOT_RUN}).killed_by == []
+    found = Kill("polyak_reversed", "optim/target_average", {"values": "agent/loss", "gradients": "ops/kl"})
+    assert (found.first, found.is_at_named, found.killed_by) == ("ops/kl", False, ["values", "gradients"])
+    assert Kill("polyak_reversed", "ops/kl", {"values": "", "live": tiers.NOT_RUN}).killed_by == []
 
 
-QUARTER = [bug.name for i, bug in enumerate(CATALOGUE.values()) if i % 4 == 0 or bug.name in FROM_DISCO_TORCH]
+QUARTER = [mutant.name for i, mutant in enumerate(CATALOGUE.values()) if i % 4 == 0 or mutant.name in FROM_DISCO_TORCH]
 
 
 @pytest.mark.parametrize("name", QUARTER)
-def test_a_planted_mistake_is_found_at_its_layer(name):
-    bug = CATALOGUE[name]
-    mutant = mutate.load_edited(mutants.PORT, bug.edits)
-    assert any(tiers.first_difference(mutant, [bug.layer], tier) for tier in ("goldens", "gradients"))
+def test_a_mutant_is_killed_at_its_layer(name):
+    mutant = CATALOGUE[name]
+    candidate = mutate.load_edited(mutants.PORT, mutant.edits)
+    assert any(tiers.first_difference(candidate, [mutant.layer], tier) for tier in ("values", "gradients"))
 
 
-def test_the_port_as_it_is_gives_nothing_to_find():
+def test_the_unchanged_port_is_equal():
     ready = tiers.prepare_layer("values/retrace")
     assert ready.differences == []
     assert ready.enters == tiers.reached_by("values/retrace")
@@ -234,7 +234,7 @@ def test_the_port_as_it_is_gives_nothing_to_find():
     assert not any(tiers.first_difference(clean, ["values/retrace"], tier) for tier in tiers.STORED)
 
 
-def test_a_port_that_differs_itself_is_no_ground_to_hunt_in(monkeypatch):
+def test_where_the_unchanged_port_differs_no_mutant_is_tried(monkeypatch):
     mutant = mutate.load_edited(mutants.PORT, CATALOGUE["kl_the_other_way"].edits)
     monkeypatch.setattr(tiers, "unchanged", lambda: mutant)
     wrong = tiers.prepare_layer("ops/kl")
@@ -252,11 +252,11 @@ def test_a_change_that_changes_nothing_survives():
     same = mutate.Edit("port.optimizers", "p + updates[name]", "updates[name] + p")
     layers = ("optim/update", "optim/target_average")
     reached = {layer: tiers.reached_by(layer) for layer in layers}
-    hunted = tiers.kill(mutants.Mutant("polyak_reversed", "optim", layers[0], (same,), "-", "-", "-"), reached)
-    assert not hunted.killed_by
-    matrix = report.Matrix([hunted], 1.0, "nobody")
+    survivor = tiers.kill(mutants.Mutant("polyak_reversed", "optim", layers[0], (same,), "-", "-", "-"), reached)
+    assert not survivor.killed_by
+    matrix = report.Matrix([survivor], 1.0, "none")
     assert not matrix.is_good
-    assert matrix.survivors == [hunted]
+    assert matrix.survivors == [survivor]
     assert "0 of 1 mutants killed" in matrix.sentence()
 
 
@@ -283,7 +283,7 @@ class Counting:
         return Rounding({"value": {"out": {p: inputs["x"] * 2.0**-p for p in bits}}, "vjp": {}})
 
 
-def test_the_reference_is_asked_once_for_all_mistakes_at_a_layer():
+def test_the_reference_is_asked_once_for_all_mutants_of_a_layer():
     inner, layer = Counting(), REGISTRY["ops/signed_hyperbolic"]
     ask = live_tier.comparison.asking(inner, layer)
     one, other = (live_tier.comparison.drawn(layer, layer.cases[0], seed) for seed in (0, 0))
@@ -312,13 +312,13 @@ class Sure:
         return Rounding({"value": sigmas(values), "vjp": sigmas({name: inputs[name] for name in wrt})})
 
 
-def test_a_mistake_is_found_live(monkeypatch):
+def test_a_mutant_is_killed_live(monkeypatch):
     monkeypatch.setattr(live_tier.comparison, "live_reference", Sure)
     row, _ = live_tier.kill_live("ops/kl", {"kl_the_other_way": "plain"})["kl_the_other_way"]
     assert (row.layer, row.equal) == ("ops/kl", False)
 
 
-def test_a_mistake_that_needs_another_setting_is_found_live(monkeypatch):
+def test_a_mutant_that_needs_another_setting_is_killed_live(monkeypatch):
     monkeypatch.setattr(live_tier.comparison, "live_reference", Sure)
     layer, name = "values/loss_from_target", "squared_error_without_half"
     case = next(case.name for case in REGISTRY[layer].cases if not REGISTRY[layer].case_settings(case)["categorical"])
@@ -326,7 +326,7 @@ def test_a_mistake_that_needs_another_setting_is_found_live(monkeypatch):
     assert live_tier.kill_live(layer, {name: case})[name][0] is not None
 
 
-def test_a_port_that_differs_live_is_no_ground_to_hunt_in(monkeypatch):
+def test_where_the_unchanged_port_differs_live_no_mutant_is_tried(monkeypatch):
     other = mutate.load_edited(mutants.PORT, CATALOGUE["kl_the_other_way"].edits)
     monkeypatch.setattr(live_tier.comparison, "live_reference", lambda: other)
     with pytest.raises(CannotRun, match="differs live"):

@@ -7,7 +7,7 @@ import pytest
 
 from parity.compare import NO_NUMBERS, NUM_BINS, Problem, ProblemKind, Row, compare
 from parity.goldens import check
-from parity.goldens.check import Judge, kinds_judged, planted_error_is_found, rows_expected
+from parity.goldens.check import Judge, injected_error_is_found, kinds_judged, rows_expected
 from parity.sigma import Rounding
 from parity.sketch import sketch
 from parity.tolerance import PRECISIONS, RECORDED, C, K, computed_in
@@ -364,14 +364,14 @@ def test_both_at_once_must_be_a_pair(result):
     assert [(row.kind, row.problem.kind) for row in rows] == [("value", ProblemKind.CALL), ("vjp", ProblemKind.CALL)]
 
 
-# Planted errors
+# Injected errors
 
 
 @pytest.mark.parametrize("sigma", [0.0, 1.0, 1e8])
 @pytest.mark.parametrize("precision", EVERY)
-def test_a_planted_error_is_found_in_every_precision(precision, sigma):
-    assert planted_error_is_found(made.golden(vjp=1.0, sigma=sigma), (precision,))
-    assert planted_error_is_found(made.golden(0.0, vjp=0.0, sigma=0.0), (precision,))
+def test_a_injected_error_is_found_in_every_precision(precision, sigma):
+    assert injected_error_is_found(made.golden(vjp=1.0, sigma=sigma), (precision,))
+    assert injected_error_is_found(made.golden(0.0, vjp=0.0, sigma=0.0), (precision,))
 
 
 @pytest.mark.parametrize("precision", EVERY)
@@ -382,17 +382,17 @@ def test_a_comparator_that_allows_four_times_as_much_is_noticed(precision, monke
 
     golden = made.golden(vjp=1.0)
     monkeypatch.setattr("parity.goldens.judge.compare", lax)
-    assert not planted_error_is_found(golden, (precision,))
+    assert not injected_error_is_found(golden, (precision,))
 
 
 @pytest.mark.parametrize("precision", check.BOTH)
-def test_a_planted_error_in_the_gradients_alone_is_noticed(precision, monkeypatch):
+def test_a_injected_error_in_the_gradients_alone_is_noticed(precision, monkeypatch):
     def blind(where, kind, *asked):
         return Row(*where, kind, precision) if kind == "vjp" else compare(where, kind, *asked)
 
     monkeypatch.setattr("parity.goldens.judge.compare", blind)
-    assert planted_error_is_found(made.golden(), (precision,))
-    assert not planted_error_is_found(made.golden(vjp=1.0), (precision,))
+    assert injected_error_is_found(made.golden(), (precision,))
+    assert not injected_error_is_found(made.golden(vjp=1.0), (precision,))
 
 
 def with_integers(ref, others=None):
@@ -401,14 +401,14 @@ def with_integers(ref, others=None):
     return replace(golden, outputs={"out": np.asarray(ref)})
 
 
-def test_a_planted_integer_is_found_where_rounding_does_not_free_it(monkeypatch):
+def test_an_injected_integer_is_found_where_rounding_does_not_free_it(monkeypatch):
     for golden in (with_integers([1, 3]), with_integers([1, 3], [[0, 3]]), with_integers([True, False])):
-        assert planted_error_is_found(golden)
+        assert injected_error_is_found(golden)
     monkeypatch.setattr("parity.goldens.judge.compare", lambda where, kind, precision, *_: Row(*where, kind, precision))
-    assert not planted_error_is_found(with_integers([1, 3], [[0, 3]]))
-    assert planted_error_is_found(with_integers([1, 3], [[0, 2]]))  # nothing is held, so nothing can be planted
+    assert not injected_error_is_found(with_integers([1, 3], [[0, 3]]))
+    assert injected_error_is_found(with_integers([1, 3], [[0, 2]]))  # nothing is held, so nothing can be injected
 
 
-def test_an_output_that_nothing_is_asked_of_needs_no_planted_error():
-    assert planted_error_is_found(made.golden(sigma=np.inf))
-    assert planted_error_is_found(made.golden(np.nan))
+def test_an_output_that_nothing_is_asked_of_needs_no_injected_error():
+    assert injected_error_is_found(made.golden(sigma=np.inf))
+    assert injected_error_is_found(made.golden(np.nan))

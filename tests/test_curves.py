@@ -264,7 +264,7 @@ def test_mutants_are_of_the_port_only():
     assert learners.learner("port+slower").name == "port"
     with pytest.raises(CannotRun, match="of the port only"):
         learners.learner("standin+slower")
-    with pytest.raises(CannotRun, match="No mistake is called 'no_such'"):
+    with pytest.raises(CannotRun, match="No mutant is called 'no_such'"):
         learners.learner("port+no_such")
 
 

@@ -59,22 +59,22 @@ def with_mistakes(*names, kind=Candidate):
     ],
 )
 def test_a_mistake_is_called_by_its_name(name):
-    bug = mutants.catalogue()[name]
-    findings = diagnose(STORE, with_mistakes(name), [bug.layer])
-    assert [finding.layer for finding in findings] == [bug.layer]
-    assert name in findings[0].mistakes or name in findings[0].also
-    assert mutants.catalogue()[findings[0].mistakes[0]].formula in "\n".join(findings[0].lines())
+    layer = mutants.catalogue()[name].layer
+    diagnoses = diagnose(STORE, with_mistakes(name), [layer])
+    assert [diagnosis.layer for diagnosis in diagnoses] == [layer]
+    assert name in diagnoses[0].mistakes or name in diagnoses[0].also
+    assert mutants.catalogue()[diagnoses[0].mistakes[0]].formula in "\n".join(diagnoses[0].lines())
 
 
 def test_a_mistake_is_recognised_by_its_values_where_there_are_no_gradients():
-    findings = diagnose(STORE, with_mistakes("retrace_index_too_late", kind=ValuesOnly), ["values/retrace"])
-    assert findings[0].mistakes == ["retrace_index_too_late"]
+    diagnoses = diagnose(STORE, with_mistakes("retrace_index_too_late", kind=ValuesOnly), ["values/retrace"])
+    assert diagnoses[0].mistakes == ["retrace_index_too_late"]
 
 
 def test_two_mistakes_in_one_layer_are_told_apart():
     pair = ["retrace_index_too_late", "retrace_target_not_stopped"]
-    findings = diagnose(STORE, with_mistakes(*pair), ["values/retrace"])
-    assert sorted(findings[0].mistakes) == sorted(pair)
+    diagnoses = diagnose(STORE, with_mistakes(*pair), ["values/retrace"])
+    assert sorted(diagnoses[0].mistakes) == sorted(pair)
 
 
 def test_what_a_layer_inherits_is_not_diagnosed_again():
@@ -125,13 +125,13 @@ def test_the_toy_is_told_its_one_mistake():
 
 @pytest.fixture
 def as_module(monkeypatch):
-    """Makes a candidate importable as `planted_candidate:implementation`."""
+    """Makes a candidate importable as `injected_candidate:implementation`."""
 
     def make(candidate):
-        module = types.ModuleType("planted_candidate")
+        module = types.ModuleType("injected_candidate")
         module.implementation = candidate
-        monkeypatch.setitem(sys.modules, "planted_candidate", module)
-        return "planted_candidate:implementation"
+        monkeypatch.setitem(sys.modules, "injected_candidate", module)
+        return "injected_candidate:implementation"
 
     return make
 

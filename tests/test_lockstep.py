@@ -94,8 +94,8 @@ def test_the_same_run_is_in_lockstep(recorded, tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_shifted_retrace_is_told(recorded, tmp_path, dtype):
-    bug = catalogue()["retrace_index_too_late"]
-    chosen = plan(recorded, tmp_path, presets=["bundled"], dtypes=[dtype], edits=bug.edits)
+    mutant = catalogue()["retrace_index_too_late"]
+    chosen = plan(recorded, tmp_path, presets=["bundled"], dtypes=[dtype], edits=mutant.edits)
     (group,) = command.run(chosen).groups
     assert not group.is_equal
     assert group.ratio > 1e3 * DRIFT_LIMIT
@@ -118,7 +118,7 @@ def test_a_run_of_no_steps_is_refused(tmp_path, capsys, steps):
 
 
 def test_a_mistake_that_the_catalogue_does_not_know_is_named():
-    with pytest.raises(CannotRun, match="No mistake is called 'slow'"):
+    with pytest.raises(CannotRun, match="No mutant is called 'slow'"):
         edits_of(["slow"])
 
 
@@ -367,8 +367,8 @@ def test_the_command_leaves_page_picture_and_data(recorded, tmp_path, capsys):
     assert "in lockstep." in capsys.readouterr().out
 
 
-def test_the_command_says_no_with_a_planted_mistake(recorded, tmp_path, capsys):
-    assert run_main(recorded, tmp_path, "--presets", "bundled", "--plant", "retrace_index_too_late") == 1
+def test_the_command_says_no_with_a_mutant(recorded, tmp_path, capsys):
+    assert run_main(recorded, tmp_path, "--presets", "bundled", "--mutants", "retrace_index_too_late") == 1
     assert "different in bundled in float32, bundled in float64" in capsys.readouterr().out
 
 

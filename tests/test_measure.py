@@ -11,7 +11,7 @@ pytest.importorskip("jax", reason="JAX is not installed; `pip install 'disco-par
 
 import jax.numpy as jnp
 
-from parity.goldens.check import kinds_judged, planted_error_is_found
+from parity.goldens.check import injected_error_is_found, kinds_judged
 from parity.goldens.store import describe
 from parity.implementation import load
 from parity.layers import REGISTRY
@@ -85,7 +85,7 @@ def held(monkeypatch, root, golden, original, **more):
 
 
 def test_other_compilations_of_the_recorded_program_are_equal_by_the_rule(standin, golden, monkeypatch, tmp_path):
-    assert planted_error_is_found(golden)
+    assert injected_error_is_found(golden)
     found = held(monkeypatch, tmp_path, golden, standin)
     ways = {"original as users compile it": ["float32"], "original, eagerly": ["float64"]}
     ways |= dict.fromkeys(("original at optimisation level 0", "stand-in"), ["float64", "float32"])

@@ -181,11 +181,11 @@ def test_silent_elements_are_counted_once():
 
 def test_mutants_killed_in_one_precision_are_kept_for_the_page(tmp_path):
     path = tmp_path / "precision.json"
-    assert precision.kept(path) == {}
+    assert precision.stored(path) == {}
     single, half = precision.Killed(9, 10, ["a"], "now"), precision.Killed(7, 10, ["a", "b", "c"], "now")
-    precision.keep({"float32": single}, path)
-    precision.keep({"bf16": half}, path)
-    assert precision.kept(path) == {"bf16": half, "float32": single}
+    precision.store({"float32": single}, path)
+    precision.store({"bf16": half}, path)
+    assert precision.stored(path) == {"bf16": half, "float32": single}
 
 
 # Where there is no browser

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from parity.goldens.check import Judge, load, planted_error_is_found, rows_expected
+from parity.goldens.check import Judge, injected_error_is_found, load, rows_expected
 from parity.goldens.store import Store
 from parity.implementation import KNOWN
 from parity.implementation import load as load_implementation
@@ -69,7 +69,7 @@ def test_it_provides_every_layer_of_the_registry_and_no_other():
 @pytest.mark.parametrize(("layer", "case"), [pytest.param(*c, id=f"{c[0]}[{c[1]}]") for c in quick_cases()])
 def test_it_equals_the_original(store, layer, case):
     golden = golden_of(store, layer, case)
-    assert planted_error_is_found(golden)
+    assert injected_error_is_found(golden)
     rows = list(Judge(implementation).rows(golden))
     assert [row.sentence() for row in rows if not row.equal] == []
     assert len(rows) == rows_expected(golden) > 0

@@ -1,4 +1,4 @@
-"""A toy port in plain NumPy, of five layers, with one planted mistake: Retrace takes its weights one step too late."""
+"""A toy port in plain NumPy, of five layers, with one mistake: Retrace takes its weights one step too late."""
 
 import numpy as np
 

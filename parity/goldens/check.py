@@ -20,7 +20,7 @@ from parity.layers.spec import Arrays
 from parity.tolerance import PRECISIONS, computed_in, scale_of, tolerance
 
 __all__ = ["BOTH", "Judge", "Outcome", "asked_precisions", "check_layer", "disco103", "kinds_judged", "load"]
-__all__ += ["planted_error_is_found", "relative_tolerances", "rows_expected", "with_disco103"]
+__all__ += ["injected_error_is_found", "relative_tolerances", "rows_expected", "with_disco103"]
 
 
 def asked_precisions(option: str | None) -> tuple[str, ...]:
@@ -104,8 +104,8 @@ def check_layer(
         except WeightsMissing as reason:
             outcome.skipped[f"{layer}[{case}]"] = str(reason)
             continue
-        if not planted_error_is_found(golden, precisions):
-            raise FixtureError(f"{golden.id}: a planted error passes for equal; the comparison proves nothing.")
+        if not injected_error_is_found(golden, precisions):
+            raise FixtureError(f"{golden.id}: an injected error passes for equal; the comparison proves nothing.")
         outcome.rows += judge.rows(golden)
         if "float64" in precisions:
             outcome.tolerances += relative_tolerances(golden)
@@ -128,7 +128,7 @@ def relative_tolerances(golden: Golden, precision: str = "float64") -> Iterator[
                 yield (tolerance(golden.sigma(kind, name, bits), scale, bits) / scale).reshape(-1)
 
 
-def planted_error_is_found(golden: Golden, precisions: tuple[str, ...] = BOTH) -> bool:
+def injected_error_is_found(golden: Golden, precisions: tuple[str, ...] = BOTH) -> bool:
     """Proves that the comparator can say no: every output and VJP, off by three times its tolerance in one element.
 
     Returns False if any of these passes for equal.
@@ -136,13 +136,13 @@ def planted_error_is_found(golden: Golden, precisions: tuple[str, ...] = BOTH) -
     for precision in precisions:
         for kind in kinds_judged(golden, precision):
             for name in golden.truth(kind):
-                wrong = _with_planted_error(golden, kind, name, precision)
+                wrong = _with_injected_error(golden, kind, name, precision)
                 if wrong is not None and compare_output(golden, kind, precision, name, wrong).equal:
                     return False
     return True
 
 
-def _with_planted_error(golden: Golden, kind: str, name: str, precision: str) -> np.ndarray | None:
+def _with_injected_error(golden: Golden, kind: str, name: str, precision: str) -> np.ndarray | None:
     """The truth with an error in the element that is held most tightly; None where nothing is held."""
     ref, bits = golden.truth(kind)[name], PRECISIONS[precision]
     if ref.dtype.kind != "f":

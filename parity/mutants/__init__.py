@@ -4,7 +4,7 @@ A mutant is data, a table in one of the files of `port/adapter/mutants/`:
 
     [[mutant]]
     name = "polyak_reversed"
-    layer = "optim/target_average"      # where it should be found first, in data-flow order
+    layer = "optim/target_average"      # where it should be killed first, in data-flow order
     module = "port.optimizers"
     old = "old * coeff + (1.0 - coeff) * online[name]"      # stands exactly once in the module's source
     new = "old * (1.0 - coeff) + coeff * online[name]"
@@ -36,7 +36,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "port" / "adapter" / "mutants"
 TEXTS = ("name", "layer", "explanation", "formula", "origin")
 PLACE = ("module", "old", "new")
 PORT = "port.adapter:implementation"
-SLOWER = "slower"  # no mistake of a layer: an edit of the loop, in a file beside the catalogue
+SLOWER = "slower"  # changes no layer: an edit of the training loop, in a file beside the catalogue
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def catalogue() -> dict[str, Mutant]:
         for mutant in read(path):
             name = mutant.name
             if name in by_name:
-                raise CannotRun(f"{path.name}: a mistake called {name} is in {by_name[name].subject}.toml too.")
+                raise CannotRun(f"{path.name}: a mutant called {name} is in {by_name[name].subject}.toml too.")
             by_name[name] = mutant
     order = list(REGISTRY)
     return {mutant.name: mutant for mutant in sorted(by_name.values(), key=lambda mutant: order.index(mutant.layer))}
@@ -88,7 +88,7 @@ def _checked(entry: Mapping[str, Any], subject: str, where: str) -> Mutant:
     check_keys(entry, sorted(allowed), allowed, where)
     for key in TEXTS:
         if not isinstance(entry[key], str) or not entry[key].strip():
-            raise CannotRun(f"{where}: {key} must be a text that says something.")
+            raise CannotRun(f"{where}: {key} must be a text, and not empty.")
     name, layer = entry["name"], entry["layer"]
     if not name.isidentifier() or name != name.lower():
         raise CannotRun(f"{where}: names are in snake_case.")
@@ -113,7 +113,7 @@ def chosen(names: Iterable[str]) -> list[Mutant]:
     known, names = catalogue(), list(names)
     for name in names:
         if name not in known:
-            raise CannotRun(f"No mistake is called {name!r}; they stand in {FOLDER}.")
+            raise CannotRun(f"No mutant is called {name!r}; {FOLDER} holds them all.")
     return [mutant for mutant in known.values() if not names or mutant.name in names]
 
 
@@ -132,5 +132,5 @@ def _slower() -> Edit:
 
 @lru_cache(maxsize=512)
 def implementation_with(*mutants: Mutant) -> Implementation:
-    """A copy of the port with all edits of some mutants; the port itself stays as it is, and works alongside."""
+    """A copy of the port with the edits of all these mutants; the port itself stays as it is."""
     return load_edited(PORT, tuple(edit for mutant in mutants for edit in mutant.edits))

@@ -1,7 +1,7 @@
-"""Which layers a change can reach: those that enter a changed function.
+"""Which layers a mutant can change: those that enter a mutated function.
 
-A layer that never enters a mutated function gives bit for bit the same, so it need not be judged again. What the
-layers enter is recorded once, on the unchanged port, over the same cases that are judged.
+A layer that never enters a mutated function answers bit for bit the same, so it need not be compared again. Which
+functions a layer enters is recorded once, on the unchanged port, over the same cases that are compared.
 """
 
 from __future__ import annotations

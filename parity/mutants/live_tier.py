@@ -1,7 +1,7 @@
 """The live tier: mutants against a running reference, on generated inputs.
 
-The reference compiles for seconds where a copy of the port answers in milliseconds. So all mutants killed at a layer
-are judged together, and the reference computes each answer once.
+The reference compiles for seconds where a copy of the port answers in milliseconds. All mutants of a layer are
+therefore compared together, and the reference computes each answer once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def kill_live(layer: str, cases: Mapping[str, str]) -> Kills:
 
     Args:
         layer: its name.
-        cases: mutant -> the stored case that killed it; its like is tried where the samples of one size show nothing.
+        cases: mutant -> the stored case that killed it; inputs like it are tried where the first samples kill nothing.
 
     Returns:
         Mutant -> the comparison that killed it, if any, and the seconds it took.
@@ -58,7 +58,7 @@ def kill_live(layer: str, cases: Mapping[str, str]) -> Kills:
 
     without = first_difference((), tried)
     if without:
-        raise CannotRun(f"The port itself differs live, so no mutant can be killed in it: {without.sentence()}")
+        raise CannotRun(f"The unchanged port differs live, so a kill would prove nothing: {without.sentence()}")
     for name, case in cases.items():
         start, edits = time.perf_counter(), catalogue()[name].edits
         row = first_difference(edits, tried)

@@ -2,7 +2,7 @@
 
 Every module of the package is imported again, so that whatever it took from another one at import time (a function
 under another name, a default argument, a table made from it) comes from the changed copy too. The modules that were
-there before are the same objects afterwards, unchanged; a copy lives on for as long as somebody holds it.
+there before are the same objects afterwards, unchanged.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Loader(SourceFileLoader):
 
 
 class _Finder:
-    """Finds the modules of some packages as usual, and has them loaded with their edits."""
+    """Finds the modules of some packages as usual, and loads them with their edits."""
 
     def __init__(self, roots: set[str], edits: Sequence[Edit]):
         self.roots, self.edits = roots, edits
@@ -83,10 +83,10 @@ def _loaded(roots: set[str]) -> dict[str, ModuleType]:
 
 @contextmanager
 def edited(*edits: Edit) -> Iterator[None]:
-    """Inside, importing the packages that the edits speak of gives a changed copy; afterwards all is as before.
+    """Inside, an import of the edited packages gives a mutated copy; afterwards all is as before.
 
-    What was imported before keeps the unchanged modules; take what you want to be changed from an import inside. Each
-    edited module is imported on entry, so that an edit that does not fit is an error at once.
+    Import inside what shall be mutated: earlier imports keep the unchanged modules. Each edited module is imported
+    on entry, so that an edit that does not fit is an error at once.
     """
     roots = {edit.module.partition(".")[0] for edit in edits}
     finder = _Finder(roots, edits)

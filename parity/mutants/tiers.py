@@ -17,9 +17,9 @@ from parity.mutants import PORT, Mutant, catalogue
 from parity.mutants.coverage import Entered, entered, is_reached, stored_goldens
 from parity.mutants.mutate import load_edited
 
-LIFETIME = "agent/learner_steps"
-TIERS = ("goldens", "gradients", "lifetime", "live")
-STORED = ("goldens", "gradients", "lifetime")
+LEARNER_STEPS = "agent/learner_steps"  # one layer, and a tier of its own
+STORED = ("values", "gradients", "learner_steps")
+TIERS = (*STORED, "live")
 NOT_RUN = "not run"
 
 
@@ -60,7 +60,7 @@ class Kill:
         return self.first == self.named
 
     def note(self, tier: str, row: Row | None, seconds: float) -> None:
-        """Notes the outcome of a tier."""
+        """Adds the outcome of a tier."""
         self.layers[tier], self.seconds[tier] = row.layer if row else "", seconds
         if row:
             self.checks[tier], self.cases[tier] = row.sentence(), row.case
@@ -99,7 +99,10 @@ def reached_by(layer: str) -> Entered:
 
 @dataclass(frozen=True)
 class PreparedLayer:
-    """A layer of the port as it is: what it enters, and how it differs; if it does, a kill there proves nothing."""
+    """A layer of the unchanged port: the functions that it enters, and how it differs.
+
+    Where it differs without a mutant, a kill proves nothing.
+    """
 
     layer: str
     enters: Entered
@@ -107,7 +110,7 @@ class PreparedLayer:
 
 
 def prepare_layer(layer: str) -> PreparedLayer:
-    """Judges a layer of the port as it is."""
+    """Compares a layer of the unchanged port."""
     judge = Judge(unchanged())
     wrong = [row.sentence() for golden in _goldens(layer) for row in judge.rows(golden) if not row.equal]
     return PreparedLayer(layer, reached_by(layer), wrong)
@@ -143,7 +146,7 @@ def kill(mutant: Mutant, reached: Mapping[str, Entered], tiers: Iterable[str] = 
     outcome = Kill(mutant.name, mutant.layer, {"live": NOT_RUN})
     for tier in tiers:
         start = time.perf_counter()
-        layers = [layer for layer in reachable if (layer == LIFETIME) == (tier == "lifetime")]
+        layers = [layer for layer in reachable if (layer == LEARNER_STEPS) == (tier == "learner_steps")]
         outcome.note(tier, first_difference(candidate, layers, tier), time.perf_counter() - start)
     return outcome
 

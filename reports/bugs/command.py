@@ -32,7 +32,7 @@ from parity.layers import REGISTRY
 from parity.mutants import Mutant, catalogue, chosen
 from parity.mutants.coverage import Entered, source_digest
 from parity.mutants.live_tier import active_reference, kill_live
-from parity.mutants.tiers import LIFETIME, NOT_RUN, TIERS, Kill, PreparedLayer, kill_by_name, prepare_layer
+from parity.mutants.tiers import LEARNER_STEPS, NOT_RUN, TIERS, Kill, PreparedLayer, kill_by_name, prepare_layer
 from parity.runs.runner import Job, Runner, Workers
 from parity.tolerance import PRECISIONS
 from reports import page
@@ -41,7 +41,7 @@ from reports.bugs import precision
 TITLE = "Mutation testing"
 NAMED_AT_LEAST = 0.9
 LEFT_OUT = "not run here, because it takes minutes; `python -m reports.bugs` runs it"
-LABELS = {"goldens": "values", "gradients": "VJPs", "lifetime": "lifetime", "live": "live"}
+LABELS = {"values": "values", "gradients": "VJPs", "learner_steps": "steps", "live": "live"}
 HEADING = 4  # rows of a panel that its title takes
 COLOURS = ("#e3e7ec", "#d97a1f", "#2a78d6")  # not killed; killed at another layer; killed at the layer named
 
@@ -72,65 +72,66 @@ class Matrix:
 
     def sentence(self) -> str:
         """The verdict."""
-        count, lost = len(self.kills), len(self.survivors)
-        named = count - lost - len(self.elsewhere)
-        killed = f"{count - lost} of {count} mutants killed ({(count - lost) / count:.0%})"
-        return f"{killed}, {named} ({named / count:.0%}) at the layer named, in {self.seconds:.0f} s."
+        count = len(self.kills)
+        killed = count - len(self.survivors)
+        named = killed - len(self.elsewhere)
+        at_named = f"{named} ({named / count:.0%}) at the layer named"
+        return f"{killed} of {count} mutants killed ({killed / count:.0%}), {at_named}, in {self.seconds:.0f} s."
 
 
 def results(
     running: Runner, title: str, function: Callable[..., Any], arguments: Mapping[str, tuple[Any, ...]]
 ) -> dict[str, Any]:
     """Results of jobs by name, run in parallel processes."""
-    jobs = [Job(name, function, own) for name, own in arguments.items()]
+    jobs = [Job(name, function, values) for name, values in arguments.items()]
     return {job.name: result for job, result in running.run(jobs, title)}
 
 
 def prepared(
-    running: Runner, layers: Sequence[str], judge: Callable[..., PreparedLayer] = prepare_layer, *asked: str
+    running: Runner, layers: Sequence[str], prepare: Callable[..., PreparedLayer] = prepare_layer, *settings: str
 ) -> dict[str, Entered]:
-    """What each layer enters; proves that without a mutant there is nothing to find."""
-    ready = results(running, "unchanged port", judge, {layer: (layer, *asked) for layer in layers})
+    """The functions that each layer enters; CannotRun if the unchanged port differs, for then a kill proves nothing."""
+    ready = results(running, "unchanged port", prepare, {layer: (layer, *settings) for layer in layers})
     for layer in layers:
         for difference in ready[layer].differences:
-            raise CannotRun(f"The unchanged port differs from the original, so no mutant can be judged: {difference}")
+            raise CannotRun(f"The unchanged port differs, so a kill would prove nothing: {difference}")
     return {layer: ready[layer].enters for layer in layers}
 
 
-def live(running: Runner, bugs: Sequence[Mutant], kills: Mapping[str, Kill]) -> None:
+def live(running: Runner, mutants: Sequence[Mutant], kills: Mapping[str, Kill]) -> None:
     """The live tier, at the layer where each mutant was killed; the layers that compile longest come first."""
     at: dict[str, dict[str, str]] = {}
-    for bug in bugs:
-        kill = kills[bug.name]
+    for mutant in mutants:
+        kill = kills[mutant.name]
         case = next((kill.cases[tier] for tier in kill.killed_by if kill.layers[tier] == kill.first), "")
-        at.setdefault(kill.first or bug.layer, {})[bug.name] = case
+        at.setdefault(kill.first or mutant.layer, {})[mutant.name] = case
     heaviest = sorted(at, key=list(REGISTRY).index, reverse=True)
     for rows in results(running, "live", kill_live, {layer: (layer, at[layer]) for layer in heaviest}).values():
         for name, (row, seconds) in rows.items():
             kills[name].note("live", row, seconds)
 
 
-def run(bugs: Sequence[Mutant], is_live: bool, workers: Workers | None = None) -> Matrix:
+def run(mutants: Sequence[Mutant], is_live: bool, workers: Workers | None = None) -> Matrix:
     """Checks the mutants in all tiers, or in all but the live one."""
     start, before = time.perf_counter(), source_digest()
     reference, is_there = LEFT_OUT, False
     with Runner(workers or Workers()) as running:
         reached = prepared(running, Store().layers())
-        kills = results(running, "mutants", kill_by_name, {bug.name: (bug.name, reached) for bug in bugs})
+        kills = results(running, "mutants", kill_by_name, {mutant.name: (mutant.name, reached) for mutant in mutants})
         if is_live:
             reference, is_there = results(running, "live reference", active_reference, {"live": ()})["live"]
         if is_there:
-            live(running, bugs, kills)
+            live(running, mutants, kills)
     if source_digest() != before:
         raise CannotRun("The port's source changed during the run; run again.")
-    return Matrix([kills[bug.name] for bug in bugs], time.perf_counter() - start, reference)
+    return Matrix([kills[mutant.name] for mutant in mutants], time.perf_counter() - start, reference)
 
 
 def _cell(kill: Kill, tier: str) -> float:
     layer = kill.layers.get(tier, "")
     if layer == NOT_RUN:
         return float("nan")
-    return 0.0 if not layer else 2.0 if layer in (kill.named, LIFETIME) else 1.0
+    return 0.0 if not layer else 2.0 if layer in (kill.named, LEARNER_STEPS) else 1.0
 
 
 def _columns(subjects: Mapping[str, Sequence[Kill]], count: int) -> list[list[str]]:
@@ -186,12 +187,12 @@ def section_of(matrix: Matrix, out: Path) -> page.Section:
     body = page.render(
         "bugs.html.j2",
         matrix=matrix,
-        bugs=catalogue(),
+        catalogue=catalogue(),
         tiers=TIERS,
         labels=LABELS,
         not_run=NOT_RUN,
         image=image,
-        precise=precision.kept(),
+        precise=precision.stored(),
     )
     return page.Section(
         name="bugs",
@@ -216,25 +217,25 @@ def section(implementation_name: str, out: Path) -> page.Section:
     return section_of(run(chosen(()), is_live=False), out)
 
 
-def killed_in(name: str, bugs: Sequence[Mutant], workers: Workers) -> precision.Killed:
+def killed_in(name: str, mutants: Sequence[Mutant], workers: Workers) -> precision.Killed:
     """Counts the mutants that values in one precision kill."""
     with Runner(workers) as running:
         reached = prepared(running, Store().layers(), precision.prepare_values, name)
-        asked = {bug.name: (bug.name, name, reached) for bug in bugs}
-        killed = results(running, f"mutants in {name}", precision.is_killed, asked)
+        arguments = {mutant.name: (mutant.name, name, reached) for mutant in mutants}
+        killed = results(running, f"mutants in {name}", precision.is_killed, arguments)
     made = f"{page.project_in_words()}, {datetime.now(UTC):%Y-%m-%d}"
-    return precision.Killed(sum(killed.values()), len(bugs), [b.name for b in bugs if not killed[b.name]], made)
+    survivors = [mutant.name for mutant in mutants if not killed[mutant.name]]
+    return precision.Killed(sum(killed.values()), len(mutants), survivors, made)
 
 
 def count_in(precisions: Sequence[str], only: Sequence[str], workers: Workers) -> int:
     """Prints how many mutants values in each precision kill; keeps the counts of the whole catalogue for the page."""
     counts = {name: killed_in(name, chosen(only), workers) for name in precisions}
-    for name, one in counts.items():
-        print(
-            f"Values in {name} kill {one.killed} of {one.of} mutants. Survivors: {', '.join(one.survivors) or 'none'}."
-        )
+    for name, count in counts.items():
+        survivors = ", ".join(count.survivors) or "none"
+        print(f"Values in {name} kill {count.killed} of {count.of} mutants. Survivors: {survivors}.")
     if not only:
-        precision.keep(counts)
+        precision.store(counts)
     return 0
 
 

@@ -40,7 +40,7 @@ class Killed:
 
 
 def prepare_values(layer: str, precision: str) -> PreparedLayer:
-    """Judges the values of a layer of the unchanged port in a precision."""
+    """Compares the values of a layer of the unchanged port in a precision."""
     store, judge = opened_store(), Judge(unchanged(), (precision,))
     goldens = (load_case(store, layer, case) for case in stored_cases(store, layer))
     rows = (row for golden in goldens for row in judge.rows(golden))
@@ -50,19 +50,19 @@ def prepare_values(layer: str, precision: str) -> PreparedLayer:
 
 def is_killed(name: str, precision: str, reached: Mapping[str, Entered]) -> bool:
     """Whether values in a precision kill a mutant. The layer that the catalogue names is tried first."""
-    bug = catalogue()[name]
-    layers = [layer for layer, functions in reached.items() if is_reached(bug.edits, functions)]
-    layers.sort(key=lambda layer: layer != bug.layer)
-    return first_difference(load_edited(PORT, bug.edits), layers, "goldens", (precision,)) is not None
+    mutant = catalogue()[name]
+    layers = [layer for layer, functions in reached.items() if is_reached(mutant.edits, functions)]
+    layers.sort(key=lambda layer: layer != mutant.layer)
+    return first_difference(load_edited(PORT, mutant.edits), layers, "values", (precision,)) is not None
 
 
-def keep(found: Mapping[str, Killed], path: Path = EVIDENCE) -> None:
+def store(counts: Mapping[str, Killed], path: Path = EVIDENCE) -> None:
     """Stores the counts for the page."""
-    known = {precision: asdict(one) for precision, one in {**kept(path), **found}.items()}
-    write_atomically(path, canonical(known).encode())
+    records = {precision: asdict(killed) for precision, killed in {**stored(path), **counts}.items()}
+    write_atomically(path, canonical(records).encode())
 
 
-def kept(path: Path = EVIDENCE) -> dict[str, Killed]:
+def stored(path: Path = EVIDENCE) -> dict[str, Killed]:
     """The numbers of earlier runs, by precision."""
     if not path.is_file():
         return {}

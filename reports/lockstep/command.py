@@ -11,7 +11,7 @@ Example:
     python -m reports.lockstep --quick
     python -m reports.lockstep --live --presets bundled --seeds 7 --steps 300
     python -m reports.lockstep --live --resync-every 100 --presets disco103 --seeds 7    # no action may differ
-    python -m reports.lockstep --plant retrace_index_too_late
+    python -m reports.lockstep --mutants retrace_index_too_late
 """
 
 from __future__ import annotations
@@ -176,7 +176,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--traces", type=Path, default=TRACES, metavar="DIR", help="(default: fixtures/traces)")
     parser.add_argument("--tapes", dest="traces", type=Path, default=TRACES, help=argparse.SUPPRESS)
     mutants: dict[str, Any] = {"nargs": "+", "default": [], "metavar": "NAME"}
-    parser.add_argument("--plant", **mutants, help="mutants of the catalogue, or `slower`: every fifth update is lost")
+    parser.add_argument("--mutants", **mutants, help="of the catalogue, or `slower`: every fifth update is lost")
+    parser.add_argument("--plant", dest="mutants", **mutants, help=argparse.SUPPRESS)
     edit: dict[str, Any] = {"nargs": 3, "action": "append", "default": [], "metavar": ("MODULE", "OLD", "NEW")}
     parser.add_argument("--edit", **edit, help="change the port")
     Workers.add_arguments(parser)
@@ -188,7 +189,7 @@ def planned(args: argparse.Namespace) -> Plan | ResyncPlan:
     if args.steps is not None and args.steps < 1:
         raise CannotRun("--steps takes at least 1.")
     folder, workers = args.out / "lockstep", Workers.from_arguments(args)
-    edits = (*edits_of(args.plant), *(Edit(*edit) for edit in args.edit))
+    edits = (*edits_of(args.mutants), *(Edit(*edit) for edit in args.edit))
     if args.live:
         args.presets, args.seeds = args.presets or ["bundled"], args.seeds or [0]
     if args.resync_every is not None:
