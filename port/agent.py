@@ -35,7 +35,7 @@ from port.update_rules.base import UpdateRule
 def sample_actions(logits: Tensor, gumbel_noise: Tensor) -> Tensor:
     """Samples by the Gumbel trick: logits [..., A] and standard Gumbel noise of that shape to actions [...].
 
-    Where the logits give no distribution the action is -1, as in the original.
+    Where logits are NaN or infinite, so that they give no distribution, the action is -1 as in the original.
 
     Reference: distrax/_src/distributions/categorical.py::Categorical._sample_n
     """
@@ -48,7 +48,7 @@ def sample_actions(logits: Tensor, gumbel_noise: Tensor) -> Tensor:
 
 
 def rule_inputs(rollout: Rollout, agent_out: Outputs, value_out: ValueOuts | None = None) -> RuleInputs:
-    """What the rule sees: rewards and terminations belong to transitions, so the first of each is left out.
+    """What the rule sees. A rollout's reward and discount at step t are of the transition into t; step 0 has none.
 
     Reference: disco_rl/agent.py::Agent._loss
     """
@@ -64,14 +64,12 @@ def rule_inputs(rollout: Rollout, agent_out: Outputs, value_out: ValueOuts | Non
 
 
 def _tracked(params: Params, keep_graph: bool) -> Params:
-    """Parameters that gradients can be taken for, still part of the caller's graph if asked to."""
+    """Parameters to take gradients for: leaves, or with `keep_graph` what the caller already tracks."""
     return {k: p if keep_graph and p.requires_grad else p.detach().requires_grad_() for k, p in params.items()}
 
 
 class Agent:
-    """An agent with a network, an update rule and an optimiser.
-
-    Holds configuration only; parameters and states are given and returned.
+    """An agent with a network, an update rule and an optimiser; parameters and states are arguments and results.
 
     Reference: disco_rl/agent.py::Agent
     """
@@ -88,14 +86,14 @@ class Agent:
         """Makes an agent for an environment.
 
         Args:
-            config: of the agent; its `rule` says which update rule, and with it which heads the network has.
+            config: of the agent; its `rule` selects the update rule, and with it the heads of the network.
             obs_spec: shape of one observation, or a dict of shapes.
             num_actions: A.
-            network: of the agent; that of `config.net` if left out. `networks.ModuleNetwork` makes one of a module.
-            averaging: over ranks, where several learn together, each from rollouts of its own.
-            path: how a learner step is computed; its numbers are the same up to rounding. `plain` is the algorithm as
-                it stands here, `fast` and `compiled` are those of `port.fast`, and `auto` is `fast` where that works:
-                for Disco with the network of `config.net`. Meta-training always takes the plain path.
+            network: of the agent; that of `config.net` if left out. `network.ModuleNetwork` makes one of a module.
+            averaging: over ranks, where several processes learn together, each from its own rollouts.
+            path: `plain` computes a learner step as written here. `fast` and `compiled` (`port.fast`) give the same
+                numbers up to rounding, for Disco with the network of `config.net`. `auto` is `fast` where that works,
+                else `plain`. Meta-training is always plain.
         """
         if num_actions < 1:
             raise ValueError(f"An agent needs at least one action; got {num_actions}.")
@@ -110,7 +108,7 @@ class Agent:
         self.shapes = self.network.shapes
 
     def initial_learner_state(self, generator: torch.Generator, dtype: torch.dtype) -> LearnerState:
-        """Fresh parameters, optimiser and memory of the rule, on the generator's device.
+        """Fresh parameters, optimiser state and state of the rule, on the generator's device.
 
         Reference: disco_rl/agent.py::Agent.initial_learner_state
         """
@@ -123,15 +121,10 @@ class Agent:
 
     @torch.no_grad()
     def actor_step(self, params: Params, timestep: Timestep, gumbel_noise: Tensor) -> ActorTimestep:
-        """Acts on a batch of observations.
-
-        Args:
-            params: of the agent.
-            timestep: what the environments show, [B, ...].
-            gumbel_noise: [B, A], standard Gumbel noise.
+        """Samples an action for each observation [B, ...], with standard Gumbel noise [B, A].
 
         Returns:
-            The actions with all that a rollout keeps of this step.
+            One step of a rollout: actions, and the network's outputs that they were sampled from.
 
         Reference: disco_rl/agent.py::Agent.actor_step
         """
@@ -154,19 +147,21 @@ class Agent:
         is_meta_training: bool = False,
         rule: UpdateRule | None = None,
     ) -> tuple[Tensor, Logs]:
-        """The agent's loss, averaged over all steps but those that follow the end of an episode.
+        """The agent's loss: the mean over transitions that stay within an episode.
 
-            L = sum_t c_t (L_rule[t] + L_value[t]) / (sum_t c_t + 1e-8),  c_t = 1 unless step t ended an episode
+            L = sum_t c_t (L_rule[t] + L_value[t]) / (sum_t c_t + 1e-8)
+
+        with c_t = 0 where step t is the last of its episode (its action only leads to a reset), else 1.
 
         Args:
             rollout: T+1 steps.
             agent_out: outputs of the online network, [T+1, B, ...] each.
-            meta_out: what the rule made of the rollout, as of its `unroll_meta_net`.
+            meta_out: targets and value estimates, from the rule's `unroll_meta_net`.
             is_meta_training: whether gradients flow into the targets.
-            rule: that computes it; the agent's if left out.
+            rule: computes L_rule and L_value; the agent's rule if left out.
 
         Returns:
-            The loss and logs, scalars.
+            The loss, and logs; all scalars.
 
         Reference: disco_rl/agent.py::Agent._loss
         """
@@ -185,17 +180,10 @@ class Agent:
         is_meta_training: bool = False,
         agent_out: Outputs | None = None,
     ) -> tuple[Params, Logs]:
-        """Gradient of the loss for the parameters, with the targets held constant.
+        """Gradient of the loss by parameter, with the targets held constant; and logs.
 
-        Args:
-            params: of the agent.
-            rollout: T+1 steps.
-            meta_out: what the rule made of the rollout, as of its `unroll_meta_net`.
-            is_meta_training: whether the gradients can be differentiated further.
-            agent_out: outputs for `params` that the strategy's `unroll` gave, if there already.
-
-        Returns:
-            Gradients by parameter, and logs.
+        With `is_meta_training` the gradient can be differentiated again. `agent_out`, the online network's outputs, is
+        computed unless `learner_step` has done so.
 
         Reference: disco_rl/agent.py::Agent._loss
         """
@@ -221,18 +209,16 @@ class Agent:
     ) -> tuple[LearnerState, Logs]:
         """Learns from one rollout: targets from the rule, the gradient of the loss against them, one step of Adam.
 
-        With `is_meta_training`, results can be differentiated for meta-parameters and for every tensor of the state
-        that requires a gradient; without, nothing that comes out carries a graph.
-
         Args:
             rollout: T+1 steps.
             state: of the learner.
             meta_params: of the rule, if it has a meta-network.
-            is_meta_training: whether to keep the graph.
-            value_out: estimates of a value function outside the agent, for the rule that needs them.
+            is_meta_training: whether results can be differentiated, for the meta-parameters and for each tensor of the
+                state that requires a gradient. Otherwise they carry no graph.
+            value_out: estimates of a separate value function, for the policy-gradient rule.
 
         Returns:
-            The new state, and logs: scalars, and what the rule made of the rollout as `meta_out`.
+            The new state, and logs: scalars, and the rule's targets and value estimates as `meta_out`.
 
         Reference: disco_rl/agent.py::Agent.learner_step
         """
@@ -246,15 +232,15 @@ class Agent:
             meta_out, meta_state = strategy.rule.unroll_meta_net(meta_params or {}, params, state.meta_state, inputs)
             grads, logs = self.loss_and_grads(params, rollout, meta_out, is_meta_training, agent_out)
             grads = distributed.averaged_params(self.averaging, grads)
-            speeds = (self.config.learning_rate, self.config.max_abs_update)
-            new_params, updates, opt_state = optimizers.update(params, grads, state.opt_state, *speeds)
+            sizes = (self.config.learning_rate, self.config.max_abs_update)  # of a step
+            new_params, updates, opt_state = optimizers.update(params, grads, state.opt_state, *sizes)
             logs["global_gradient_norm"] = optimizers.global_norm(grads)
             logs["global_update_norm"] = optimizers.global_norm(updates)
             logs["meta_out"] = meta_out
         return LearnerState(new_params, opt_state, meta_state), logs
 
     def _check(self, rollout: Rollout, state: LearnerState, meta_params: Params | None) -> None:
-        """Raises an error where what a learner step is given does not fit together."""
+        """Raises an error where the arguments of a learner step do not fit together."""
         rollout_checks.check_rollout(rollout)
         rollout_checks.check_policy(rollout, self.num_actions)
         self._check_state(state)
@@ -262,14 +248,13 @@ class Agent:
         rollout_checks.check_dtypes(rollout, state.params, meta_params)
 
     def _check_state(self, state: LearnerState) -> None:
-        """Raises ValueError or TypeError where a state is not of this agent; its numbers are not looked at."""
+        """Raises ValueError or TypeError where a state is not of this agent; its numbers are not checked."""
         if not isinstance(state, LearnerState):
-            raise TypeError(
-                f"The state is {type(state).__name__}; give what initial_learner_state or the last step gave."
-            )
+            raise TypeError(f"The state is {type(state).__name__}; initial_learner_state makes one.")
         param_names.check_shapes(state.params, self.shapes, "agent's parameters")
-        if not isinstance(state.opt_state, AdamState):
-            raise TypeError(f"The optimiser's state is {type(state.opt_state).__name__}; optim.init_adam makes one.")
-        param_names.check_shapes(state.opt_state.mu, self.shapes, "optimiser's first moments")
-        param_names.check_shapes(state.opt_state.nu, self.shapes, "optimiser's second moments")
+        adam = state.opt_state
+        if not isinstance(adam, AdamState):
+            raise TypeError(f"The optimiser's state is {type(adam).__name__}; optimizers.init_adam makes one.")
+        param_names.check_shapes(adam.mu, self.shapes, "optimiser's first moments")
+        param_names.check_shapes(adam.nu, self.shapes, "optimiser's second moments")
         self.rule.check_meta_state(state.meta_state, state.params)

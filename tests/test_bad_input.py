@@ -203,8 +203,8 @@ def test_rules_with_little_or_no_memory_refuse_another_rules_too():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda s: s.params, "The state is dict; give what initial_learner_state or the last step gave"),
-        (lambda s: s._replace(opt_state=None), "The optimiser's state is NoneType; optim.init_adam makes one"),
+        (lambda s: s.params, "The state is dict; initial_learner_state makes one"),
+        (lambda s: s._replace(opt_state=None), "The optimiser's state is NoneType; optimizers.init_adam makes one"),
         (lambda s: s._replace(opt_state=_with(s, mu=LACKING)), "first moments .* lack heads/y/w"),
         (lambda s: s._replace(opt_state=_with(s, nu=WIDER)), r"second moments .* heads/y/b must be \(4,\); got \(9,\)"),
     ],

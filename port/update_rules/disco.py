@@ -1,10 +1,9 @@
-"""The Disco update rule: what the meta-network makes of a rollout, and the agent's loss against it.
+"""The Disco update rule: a meta-network makes targets from a rollout, and the agent's loss is its distance from them.
 
-A meta-network (`port.networks.meta_nets`) reads what the agent did and predicted, and gives targets for three of its
-predictions: the policy `pi`, and the vectors `y` (of a state) and `z` (of a state and an action), whose meaning is
-discovered. The agent minimises the divergence from them. Two more predictions have targets of their own: `q`, the
-action value, learns from Retrace, and `aux_pi` predicts the policy one step later. `port.networks.agent_net` has their
-shapes.
+The agent's network (`port.networks.agent_net`) makes five predictions. The meta-network (`port.networks.meta_nets`)
+sets the targets of three: the policy `pi`, given by `logits`, and the vectors `y` (of a state) and `z` (of a state and
+an action), whose meaning is discovered. The targets of the other two are fixed: `q`, the action value, learns from
+Retrace, and `aux_pi` predicts the policy one step later.
 
 Oh et al., Discovering state-of-the-art reinforcement learning algorithms, Nature 648, 312-319, 2025,
 doi 10.1038/s41586-025-09761-x.
@@ -54,14 +53,14 @@ _VALUE_FIELDS = (
 
 @dataclass(frozen=True)
 class Disco(UpdateRule):
-    """The rule with its configuration, as an agent holds it (`port.update_rules.base.UpdateRule`).
+    """The rule with its configuration. `port.fast` replaces the methods that take most of the time.
 
     Attributes:
-        hyper: weights of the loss's terms, the trace parameter, and the speed of the target network.
-        rule: value estimation.
+        hyper: weights of the loss's terms, lambda of Retrace, and the coefficient of the target network.
+        rule: how values are estimated.
         meta_net: sizes and inputs of the meta-network.
-        unroll_policy: the agent's network, and the target network: from parameters and observations to outputs.
-        averaging: over ranks, of the moments and of what the meta-RNN sees.
+        unroll_policy: the agent's network, from parameters and observations to outputs.
+        averaging: over ranks, of the moving averages and of the meta-RNN's input.
 
     Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule
     """
@@ -73,7 +72,7 @@ class Disco(UpdateRule):
     averaging: Averaging | None = None
 
     def heads(self, num_actions: int) -> Heads:
-        """Policy and y per state; z, the policy one step ahead and action values per action.
+        """Policy and y per state; z, aux_pi and q per state and action.
 
         Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.model_output_spec
         """
@@ -81,7 +80,7 @@ class Disco(UpdateRule):
         return Heads({"logits": num_actions, "y": P}, {"z": P, "aux_pi": num_actions, "q": K})
 
     def init_meta_state(self, params: Params) -> MetaState:
-        """What the rule remembers at the start of an agent's lifetime; dtype and device are those of `params`.
+        """The rule's state at the start of an agent's lifetime; dtype and device are those of `params`.
 
         Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.init_meta_state
         """
@@ -102,7 +101,7 @@ class Disco(UpdateRule):
 
     @property
     def value_settings(self) -> value_utils.ValueSettings:
-        """The numbers of the value estimates."""
+        """How values are estimated, from both configurations."""
         return value_utils.ValueSettings(
             form=value_utils.ValueForm(self.rule.max_abs_value),
             discount=self.rule.value_discount,
@@ -118,13 +117,13 @@ class Disco(UpdateRule):
 
         Args:
             meta_params: of the meta-network.
-            params: of the agent, towards which the target network moves.
-            meta_state: what the rule remembers.
-            inputs: the rollout; any `extra_from_rule` in it is replaced.
+            params: of the agent; the target network takes a step towards them.
+            meta_state: of the rule: meta-RNN, moving averages, parameters of the target network.
+            inputs: the rollout; its `extra_from_rule` is made here.
 
         Returns:
-            Targets pi [T, B, A], y and z [T, B, P], meta_input_emb [T, B, 1], the value estimates that the loss and the
-            logs read, the target network's outputs as `target_out`; and what the rule remembers from here on.
+            Targets pi [T, B, A], y and z [T, B, P], the meta-RNN's input meta_input_emb [T, B, 1], value estimates, and
+            the target network's outputs as `target_out`; and the new state of the rule.
 
         Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.unroll_meta_net
         """
@@ -142,11 +141,11 @@ class Disco(UpdateRule):
             "normalized_qv_adv": outs.normalized_qv_adv,
             "target_out": target_out,
         }
-        net_out, rnn_state = self.targets(meta_params, replace(inputs, extra_from_rule=extra), meta_state.rnn_state)
-        kept = {name: getattr(outs, name) for name in _VALUE_FIELDS}
+        targets, rnn_state = self.targets(meta_params, replace(inputs, extra_from_rule=extra), meta_state.rnn_state)
+        estimates = {name: getattr(outs, name) for name in _VALUE_FIELDS}
         target_params = optimizers.target_average(meta_state.target_params, params, self.hyper.target_params_coeff)
         new_state = MetaState(rnn_state, adv_ema, td_ema, target_params)
-        return {**net_out, **kept, "target_out": target_out}, new_state
+        return {**targets, **estimates, "target_out": target_out}, new_state
 
     def q_values(self, inputs: RuleInputs, target_out: Outputs) -> tuple[Tensor, Tensor]:
         """Action values [T+1, B, A] of the online network and of the target network."""
@@ -159,12 +158,13 @@ class Disco(UpdateRule):
         return meta_nets.meta_net(meta_params, inputs, state, self.meta_net.inputs, self.averaging)
 
     def agent_loss(self, inputs: RuleInputs, meta_out: Mapping[str, Any], backprop: bool) -> tuple[Tensor, Logs]:
-        """Distance of the agent's predictions from the meta-network's targets, which carry a hat.
+        """Distance of the agent's predictions from the meta-network's targets pi_hat, y_hat and z_hat.
 
-            L_t = c_pi KL(pi^_t || pi_t) + c_y KL(y^_t || y_t) + c_z KL(z^_t || z_t(a_t))
+            L_t = c_pi KL(pi_hat_t || pi_t) + c_y KL(y_hat_t || y_t) + c_z KL(z_hat_t || z_t(a_t))
                   + c_aux KL(pi_{t+1} || aux_pi_t(a_t)) (1 - terminal_t)
 
-        Each is a divergence of categorical distributions given by logits; pi_{t+1} is held constant.
+        Each term compares two categorical distributions, given by logits. The weights c are those of `hyper`
+        (`pi_cost` and so on). pi_{t+1} is held constant.
 
         Args:
             inputs: the rollout.
@@ -172,7 +172,7 @@ class Disco(UpdateRule):
             backprop: whether gradients flow into the targets, as meta-training needs.
 
         Returns:
-            Loss per step [T, B], and logs, scalars.
+            Loss per step [T, B], and logs; logs are scalars.
 
         Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.agent_loss
         """
@@ -180,12 +180,13 @@ class Disco(UpdateRule):
         hyper = self.hyper
         pi_hat, y_hat, z_hat = (meta_out[name] if backprop else meta_out[name].detach() for name in ("pi", "y", "z"))
         logits, y, z_a, aux_a = self.predictions(inputs)
-        for name, got, want in (("pi", pi_hat, logits), ("y", y_hat, y), ("z", z_hat, z_a)):
-            if got.shape != want.shape:
-                raise ValueError(f"The target {name} is {tuple(got.shape)}; the agent predicts {tuple(want.shape)}.")
+        for name, target, predicted in (("pi", pi_hat, logits), ("y", y_hat, y), ("z", z_hat, z_a)):
+            if target.shape != predicted.shape:
+                shapes = f"The target {name} is {tuple(target.shape)}; the agent predicts {tuple(predicted.shape)}."
+                raise ValueError(shapes)
 
         next_logits = inputs.agent_out["logits"][1:]
-        # Two policies are few numbers and often nearly equal, which leaves little of a float32 difference.
+        # In double: the two policies are often nearly equal, and their difference would lose its digits in float32.
         pi_loss = ops.categorical_kl(ops.widened(pi_hat), ops.widened(logits)).to(logits.dtype)  # [T, B]
         y_loss, y_entropy = self.kl_and_entropy(y_hat, y)
         z_loss, z_entropy = self.kl_and_entropy(z_hat, z_a)
@@ -195,7 +196,7 @@ class Disco(UpdateRule):
             hyper.pi_cost * pi_loss + hyper.y_cost * y_loss + hyper.z_cost * z_loss + hyper.aux_policy_cost * aux_loss
         )
 
-        by_log = {
+        entropy_of = {
             "entropy": logits,
             "pi_hat_entropy": pi_hat,
             "aux_policy_entropy": aux_a,
@@ -203,14 +204,14 @@ class Disco(UpdateRule):
         }
         means = {"logits": logits, "pi_loss": pi_loss, "aux_kl_loss": aux_loss, "pi_hat": pi_hat}
         means |= {"y_hat": y_hat, "z_hat": z_hat, "y_entropy": y_entropy, "z_entropy": z_entropy}
-        means |= {name: ops.categorical_entropy(x) for name, x in by_log.items()}
+        means |= {name: ops.categorical_entropy(x) for name, x in entropy_of.items()}
         logs = {name: ops.mean(x) for name, x in means.items()}
         return total, {**logs, **{head: self.mean_prediction(inputs.agent_out, head) for head in ("y", "z")}}
 
     def predictions(self, inputs: RuleInputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The policy's logits [T, B, A] and y [T, B, P]; z [T, B, P] and aux_pi [T, B, A] for the actions taken."""
         out, actions = inputs.agent_out, inputs.actions
-        # Looked up before the last step is dropped: else the backward pass pads the outputs of all actions with zeros.
+        # The last step is dropped after the lookup, where the tensors are smaller.
         z_a, aux_a = ops.batch_lookup(out["z"], actions)[:-1], ops.batch_lookup(out["aux_pi"], actions)[:-1]
         return out["logits"][:-1], out["y"][:-1], z_a, aux_a
 
@@ -223,18 +224,19 @@ class Disco(UpdateRule):
         return ops.mean(agent_out[head][:-1])
 
     def agent_loss_no_meta(self, inputs: RuleInputs, meta_out: Mapping[str, Any]) -> tuple[Tensor, Logs]:
-        """The value loss, which lets no gradient into the meta-network.
+        """The value loss, from which no gradient flows into the meta-network.
 
-            L_t = c_value CE(two_hot(h(Q_t(a_t) + td_t)), q_t(a_t)),  td_t = G_t - Q_t(a_t)
+            L_t = c_value CE(two_hot(h(Q_t(a_t) + td_t)), softmax q_t(a_t)),  td_t = G_t - Q_t(a_t)
 
-        The target is held constant; h is the signed hyperbolic, G Retrace's return.
+        CE is the cross-entropy, `q` the logits over bins, Q the action value that they stand for, G Retrace's target
+        and h the signed hyperbolic. The first argument, CE's target, is held constant.
 
         Args:
             inputs: the rollout.
-            meta_out: q_td [T, B], and what the logs report: q_target, q_value, normalized_q_td.
+            meta_out: the error q_td [T, B]; and q_target, q_value and normalized_q_td for the logs.
 
         Returns:
-            Loss per step [T, B], and logs, scalars.
+            Loss per step [T, B], and logs; logs are scalars.
 
         Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.agent_loss_no_meta
         """
@@ -250,6 +252,6 @@ class Disco(UpdateRule):
         return loss * self.hyper.value_cost, logs
 
     def value_loss(self, inputs: RuleInputs, td: Tensor) -> Tensor:
-        """Distance of the action values from themselves plus their errors: [T, B] to [T, B]."""
+        """Cross-entropy of the action values to themselves plus the errors `td`: [T, B] to [T, B]."""
         q_a = ops.batch_lookup(inputs.agent_out["q"], inputs.actions)[:-1]  # [T, B, K]
         return value_utils.value_loss_from_td(q_a, td, self.value_settings.form)
