@@ -7,6 +7,7 @@ import statistics
 
 import pytest
 
+from parity.layers import REGISTRY
 from tests.test_symbols import exists
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -156,6 +157,33 @@ def missing_modules(text):
 @each(FILES)
 def test_commands_that_are_named_exist(path):
     assert missing_modules(path.read_text(encoding="utf-8")) == []
+
+
+def index_of_layers():
+    """The index in the harness's README: group -> modules of the port, and the cells of the other four columns."""
+    text = (ROOT / "parity/README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (`port/.*?`) \| (.*) \|$", text, re.MULTILINE)
+    return {group: (re.findall(r"`(.*?)`", port), rest.split(" | ")) for group, port, rest in rows}
+
+
+FOLDERS = ("port/adapter", "reference/standin", "reference/original", "parity/layers")
+RENAMED = (ROOT / "reference/standin/layers.py").read_text(encoding="utf-8")  # its functions have names of their own
+
+
+def files_of(folder, cell):
+    """The files that a cell names: paths in backticks, or names without an ending."""
+    return [ROOT / (name if "/" in name else f"{folder}/{name}.py") for name in re.findall(r"[\w./]+", cell)]
+
+
+@pytest.mark.parametrize("layer", REGISTRY)
+def test_the_index_says_where_a_layer_stands(layer):
+    group = layer.partition("/")[0]
+    modules, cells = index_of_layers()[group]
+    assert all(list(ROOT.glob(path)) for path in modules)
+    for folder, cell in zip(FOLDERS, cells, strict=True):
+        text = "".join(path.read_text(encoding="utf-8") for path in files_of(folder, cell))
+        text += RENAMED if folder == "reference/standin" else ""
+        assert f'"{layer}"' in text or f'f"{group}/{{' in text, f"{layer} is not in {cell} of {folder}"
 
 
 @each(READMES)
