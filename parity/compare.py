@@ -98,7 +98,7 @@ class Row:
 
     @property
     def has_precision(self) -> bool:
-        """Whether it can tell in which precision a layer computes: a value in float32, with numbers to compare."""
+        """Whether it shows the precision in which a layer computes: a value in float32, with numbers to compare."""
         has_numbers = self.problem is None or self.problem.kind is ProblemKind.ZEROS
         return (self.kind, self.dtype) == ("value", "float32") and has_numbers
 

@@ -71,7 +71,7 @@ class Uninformative(Exception):
 
 
 def is_zero_but_for_rounding(truth: np.ndarray, sigma: np.ndarray) -> bool:
-    """Whether every number of an output is 0 as far as rounding lets one tell, such as a gradient that cancels."""
+    """Whether every number of an output is 0 up to rounding, such as a gradient that cancels."""
     return bool((np.abs(truth) <= C * sigma).all())
 
 

@@ -1,4 +1,4 @@
-"""A rule by name, and an agent that fits it: sizes that weights do not tell come from a file, flags or the caller."""
+"""A rule by name, and an agent that fits it. Sizes that weights do not show come from a file, flags or the caller."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def load_rule(
 def agent_config(
     rule: str, weights_file: Path | None, config_file: Path | None, sizes: Mapping[str, Any]
 ) -> tuple[AgentConfig, Path | None]:
-    """The agent: the notebook's settings, then what weights and configuration file tell, then the sizes given.
+    """The agent: the notebook's settings, then sizes from weights and configuration file, then the `sizes` passed.
 
     Args:
         rule: `disco` or `actor_critic`.

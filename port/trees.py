@@ -56,7 +56,7 @@ def detached(tree: Tree) -> Tree:
 
 
 def _rebuild(like: Any, replace: Callable[[str, Tensor], Tensor], prefix: str = "") -> Any:
-    """The record with each tensor replaced, which is told by name and value."""
+    """The record with each tensor replaced by a function of its name and value."""
     if isinstance(like, Tensor):
         return replace(prefix[:-1], like)
     parts = {name: _rebuild(value, replace, f"{prefix}{name}/") for name, value in _children(like)}

@@ -31,8 +31,8 @@ EXCEPTIONS = {
     ("parity.implementation", "reports.audit.disco_torch"): "an implementation, by name: KNOWN",
     ("parity.mutants", "port"): "the folder of the catalogue, which is data",
     ("parity.mutants", "port.adapter"): "the implementation that the catalogue is about",
-    ("parity.commands.trace", "reports"): "reports/out, where every command writes unless told otherwise",
-    ("parity.test_live", "reports"): "reports/out, where every command writes unless told otherwise",
+    ("parity.commands.trace", "reports"): "reports/out, where every command writes by default",
+    ("parity.test_live", "reports"): "reports/out, where every command writes by default",
 }
 
 # Lowest first: a room uses those of lower levels only. `.` is what the folder itself gives.

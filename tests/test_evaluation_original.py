@@ -1,4 +1,4 @@
-"""The evaluation loop beside the original's, in float64: its own actions, replay and updates, the same life.
+"""The evaluation loop beside the original's, in float64: its own actions, replay and updates, the same run.
 
 Both start from the same parameters and get the same Gumbel noise. The original's environment draws its columns from a
 key; the port draws the same ones by itself. From there on each goes by what it computes.

@@ -38,7 +38,7 @@ def rollout(steps: int, noise: torch.Generator, dtype: torch.dtype) -> Rollout:
 
 
 def setup(inner_steps: int = 2, dtype: torch.dtype = torch.float64) -> InnerProblem:
-    """A small agent at the start of its life."""
+    """A small agent at the start of training."""
     noise = torch.Generator().manual_seed(1)
     agent = port.Agent(CONFIG, OBS, A)
     value_params = value_fn.init_value_params(VALUE, OBS, noise, dtype)

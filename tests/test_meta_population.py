@@ -52,8 +52,8 @@ def test_agents_and_meta_updates_have_noise_of_their_own():
     assert not torch.equal(acted(one, 0, state).actions, acted(one, 1, state).actions)
     assert not torch.equal(acted(one, 0, state).actions, acted(other, 0, state).actions)
     name = "torso/0/w"
-    lives = [member.fresh(step).learning.learner.params[name] for member, step in ((one, 0), (one, 4), (other, 0))]
-    assert not any(torch.equal(a, b) for a, b in ((lives[0], lives[1]), (lives[0], lives[2])))
+    starts = [member.fresh(step).learning.learner.params[name] for member, step in ((one, 0), (one, 4), (other, 0))]
+    assert not any(torch.equal(a, b) for a, b in ((starts[0], starts[1]), (starts[0], starts[2])))
 
 
 def test_a_life_goes_on_with_its_stream_and_ends_with_its_age():
@@ -163,15 +163,15 @@ def test_the_defaults_are_the_notebooks():
     assert (outer.target_mean_cost, outer.target_kl_cost) == (1e-3, 1e-2)
 
 
-class Told:
-    """Workers that only tell which fresh agents they were asked for."""
+class FakeWorkers:
+    """Workers that only return which fresh agents they were asked for."""
 
     def evaluate(self, meta_params, tasks):
         self.tasks = tasks
-        return [population.Score(self.life, 0.75) for _ in tasks]
+        return [population.Score(self.rate, 0.75) for _ in tasks]
 
-    def __init__(self, life=0.5):
-        self.life = life
+    def __init__(self, rate=0.5):
+        self.rate = rate
 
 
 class Rows(list):
@@ -181,7 +181,7 @@ class Rows(list):
 
 
 def test_rules_are_chosen_on_seeds_that_port_evaluate_does_not_judge_by():
-    config, workers = MetaTrainConfig(**{**TINY, "evaluate_boards": ("3x3", "4x4"), "evaluate_seeds": 3}), Told()
+    config, workers = MetaTrainConfig(**{**TINY, "evaluate_boards": ("3x3", "4x4"), "evaluate_seeds": 3}), FakeWorkers()
     rows = Rows()
     assert evaluate(config, workers, {}, 7, rows) == 0.5
     assert {board for board, _ in workers.tasks} == {"3x3", "4x4"} and min(seed for _, seed in workers.tasks) >= 1000
@@ -191,7 +191,7 @@ def test_rules_are_chosen_on_seeds_that_port_evaluate_does_not_judge_by():
 def test_of_equally_good_rules_the_first_is_the_best(tmp_path: Path):
     config = MetaTrainConfig(**{**TINY, "num_meta_updates": 2, "evaluate_every": 1})
     workers = Workers(config, 1)
-    workers.evaluate = Told().evaluate
+    workers.evaluate = FakeWorkers().evaluate
     end = run(config, tmp_path, workers)
     assert (end.best_score, end.best_step) == (0.5, 1)
 
@@ -199,13 +199,13 @@ def test_of_equally_good_rules_the_first_is_the_best(tmp_path: Path):
 def test_the_best_rule_is_kept_as_it_was_judged_and_over_a_restart(tmp_path: Path):
     config, judged = MetaTrainConfig(**{**TINY, "num_meta_updates": 3, "evaluate_every": 1}), {}
 
-    def until(step, lives):
+    def until(step, rates):
         workers = Workers(config, 1)
 
         def evaluate_by(meta_params, tasks):
-            life = next(lives)
-            judged[life] = meta_params
-            return Told(life).evaluate(meta_params, tasks)
+            rate = next(rates)
+            judged[rate] = meta_params
+            return FakeWorkers(rate).evaluate(meta_params, tasks)
 
         workers.evaluate = evaluate_by
         return run(dataclasses.replace(config, num_meta_updates=step), tmp_path, workers)
@@ -229,6 +229,6 @@ def test_agents_and_scores_come_in_their_order_however_they_are_spread_over_work
 
     workers._call = answers
     assert [c.log["age"] for c in workers.contribute(0, {})] == [0.0, 1.0, 2.0]
-    assert [score.life_catch_rate for score in workers.evaluate({}, [("3x3", seed) for seed in range(5)])] == [
+    assert [score.lifetime_catch_rate for score in workers.evaluate({}, [("3x3", seed) for seed in range(5)])] == [
         *range(5)
     ]

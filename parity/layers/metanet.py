@@ -95,7 +95,7 @@ register(
 )
 register(
     "meta/rnn",
-    "One step of the RNN that lives as long as the agent, on the batch's and trajectory's mean.",
+    "One step of the meta-RNN, which runs over the agent's lifetime, on the mean over batch and trajectory.",
     lambda s: {
         **EXPERIENCE,
         **prefixed("meta_out", TARGETS, "y meta_input_emb"),

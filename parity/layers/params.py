@@ -140,7 +140,7 @@ def meta_heads(s: Settings) -> Shapes:
 
 
 def meta_rnn(s: Settings) -> Shapes:
-    """The LSTM that lives as long as the agent, with its own input nets."""
+    """The LSTM that runs over the agent's lifetime, with its own input nets."""
     root, embedding = "lstm/~/meta_lstm/~unroll", s["meta_pred_embedding_size"][-1]
     shapes = mlp(f"{root}/mlp", (s["P"], *s["meta_pred_embedding_size"]))
     shapes |= mlp(f"{root}/mlp_1", (s["P"], *s["meta_pred_embedding_size"]))

@@ -105,7 +105,7 @@ def _names(node: ast.AST) -> set[str]:
 
 @lru_cache(maxsize=4096)
 def spans(edit: Edit) -> tuple[Span, ...] | None:
-    """The functions that an edit changes, or None where it cannot be told.
+    """The functions that an edit changes; None if unknown.
 
     An edit of a constant changes the functions of its module that name it, unless another module names it too.
     """
@@ -143,8 +143,8 @@ def _readers(tree: ast.Module, functions: Sequence[Function], first: int, last: 
 def is_reached(edits: Collection[Edit], by: Entered) -> bool:
     """Whether a layer that enters these functions can be changed by any of the edits.
 
-    An edit reaches it through a function that it enters, or through one around that. Where it cannot be told what an
-    edit changes, it may reach every layer.
+    An edit reaches it through a function that it enters, or through one around that. An edit of which the functions
+    are unknown may reach every layer.
     """
     changed = [spans(edit) for edit in edits]
     return None in changed or any(

@@ -54,7 +54,7 @@ def _batched_seeds(x: Tensors, s: Settings) -> dict[str, Any]:
 
 
 def _as_rollout(trajectories: Tensor) -> Rollout:
-    """A rollout whose rewards carry what is told apart."""
+    """A rollout whose rewards identify it."""
     steps = torch.zeros(trajectories.shape, dtype=torch.long)
     return Rollout(trajectories, steps, trajectories, steps == 0, {"logits": trajectories.unsqueeze(-1)})
 

@@ -39,7 +39,7 @@ class MetaTrainConfig:
 
     prediction_size: int = setting(600, "size of the predictions y and z")
     hidden_size: int = setting(256, "of the meta-network's LSTM")
-    meta_hidden_size: int = setting(128, "of the LSTM that runs over an agent's life")
+    meta_hidden_size: int = setting(128, "of the LSTM that runs over an agent's lifetime")
     num_bins: int = setting(601, "of the agents' action values")
     max_abs_value: float = setting(300.0, "the outermost bin")
     dense: tuple[int, ...] = setting((512, 512), "layers of the agents' torso")

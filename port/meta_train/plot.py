@@ -23,11 +23,11 @@ def _draw_evaluations(axis: Any, rows: list[dict[str, str]]) -> None:
     """How fresh agents do, by board."""
     by_board = defaultdict(list)
     for row in rows:
-        by_board[row["board"]].append((int(row["step"]), float(row["life_catch_rate"]), float(row["final_catch_rate"])))
+        by_board[row["board"]].append((int(row["step"]), float(row["lifetime_catch_rate"]), float(row["final_catch_rate"])))
     for board, points in sorted(by_board.items()):
         table = np.array(points)
         at = np.unique(table[:, 0])
-        axis.plot(at, [table[table[:, 0] == s, 1].mean() for s in at], label=f"{board}, whole life")
+        axis.plot(at, [table[table[:, 0] == s, 1].mean() for s in at], label=f"{board}, whole lifetime")
         axis.plot(at, [table[table[:, 0] == s, 2].mean() for s in at], "--", label=f"{board}, at its end")
     axis.set(title="catch rate of fresh agents", xlabel="meta-update", ylim=(0, 1))
     if by_board:

@@ -132,7 +132,7 @@ def _answer(name: str, arguments: tuple[Any, ...]) -> Any:
 
 
 class Workers(Population):
-    """The population in processes of this one's own; with one worker it lives in this process."""
+    """The population, spread over worker processes; with one worker it is in this process."""
 
     def __init__(self, config: MetaTrainConfig, count: int) -> None:
         """Spreads the members over up to `count` processes, never more than there are members."""

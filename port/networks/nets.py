@@ -111,7 +111,7 @@ def lstm_step(params: Params, prefix: str, x: Tensor, state: LstmState) -> LstmS
 
 
 def lstm_unroll(params: Params, prefix: str, xs: Tensor, should_reset: Tensor, reverse: bool = False) -> Tensor:
-    """Runs an LSTM from zeros over a sequence, starting over where told to before the step is taken.
+    """Runs an LSTM from zeros over a sequence; `should_reset` sets its state to zero before a step.
 
     Args:
         params: holds `prefix/w` [in + H, 4H] and `prefix/b` [4H].

@@ -104,7 +104,7 @@ def number_of_roundings(eqn: Any) -> Any:
 
 
 def where_exact(name: str, operands: Sequence[np.ndarray], out: np.ndarray) -> np.ndarray | None:
-    """Where an elementwise result is not rounded, as far as operands without noise tell; None for nowhere."""
+    """Where an elementwise result is not rounded, as far as operands without noise show; None for nowhere."""
     places = []
     still = [x for x in operands if len(x) == 1]
     if name == "mul":

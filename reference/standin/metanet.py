@@ -28,7 +28,7 @@ NETS_OF_THE_AGENT = ("agent_out", "target_out")
 
 
 class RnnState(NamedTuple):
-    """The state of the RNN that lives as long as the agent.
+    """The state of the meta-RNN, which runs over the agent's lifetime.
 
     Attributes:
         hidden: [M].
@@ -157,7 +157,7 @@ def heads(params: Tensors, x: Array, actions: Array) -> Tensors:
 
 
 def lifetime_rnn(params: Tensors, e: Tensors, targets: Tensors, state: RnnState, axis: str | None = None) -> RnnState:
-    """One step of the RNN that lives as long as the agent, on the mean over all transitions, of all devices.
+    """One step of the meta-RNN, on the mean over all transitions, of all devices.
 
     Args:
         params: meta-parameters.

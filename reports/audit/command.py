@@ -111,7 +111,7 @@ def figure(releases: list[Release]) -> Figure:
         colour = COLOURS[(place - len(releases)) % len(COLOURS)]
         faces = [colour if not row.equal else "none" for _, row in points]
         axes.scatter(errors, heights, s=25, edgecolors=colour, facecolors=faces, label=release.version)
-    axes.set(xscale="log", xlim=(EXACT / 2, 2 * LARGEST), ylim=(len(layers) - 0.5, -0.5))
+    axes.set(xscale="log", xlim=(EXACT / 2, 2 * LARGEST), ylim=(max(len(layers), 1) - 0.5, -0.5))
     axes.set_xlabel(f"worst error of the values in float64 / scale ({EXACT:g}: exact; hollow: within its tolerance)")
     axes.set_yticks(range(len(layers)), layers, fontsize=8)
     axes.grid(axis="x", color="#999999", alpha=0.3, lw=0.6)

@@ -1,4 +1,4 @@
-"""What so many seeds can tell: the power of the tests, by noncentral t (statsmodels has it for differences only)."""
+"""The power of the tests at a number of seeds, by noncentral t (statsmodels has it for differences only)."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ Of each run the numbers of `reports.catch_curves.metrics` are taken.
 
 Equivalence is shown, not assumed: by two one-sided t-tests (TOST, without assuming equal variances) the ratio must be
 significantly inside its margin. Else Welch's t-test (for times that some seed never reaches, the log-rank
-test) says whether there is a difference. If neither is significant the seeds are too few, and the number that would do
-is told, from the spread that was seen.
+test) says whether there is a difference. If neither is significant the seeds are too few. The spread of the curves then
+gives the number of seeds that would suffice.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ Allowed: TypeAlias = Mapping[str, Mapping[tuple[str, str], Spread]]  # layer -> 
 
 
 class Informative(NamedTuple):
-    """Elements of a layer's outputs and VJPs, and how many of them rounding alone changes by too much to tell."""
+    """Elements of a layer's outputs and VJPs, and how many of them rounding alone changes too much to be compared."""
 
     elements: int
     silent: int

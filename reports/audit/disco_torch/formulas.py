@@ -70,7 +70,7 @@ def _vtrace(x: Tensors, s: Settings) -> Any:
     """Targets, advantages and TD errors, as `estimate_values` of the original makes them of V-trace.
 
     The package's function takes one trajectory at a time. The original clips ratios at 1, and so does the package
-    unless told otherwise.
+    by default.
     """
     values, discounts = x.target_values, x.continues * s["discount"]
     columns = [

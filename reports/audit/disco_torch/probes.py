@@ -44,7 +44,7 @@ def inverse_rows(store: Store) -> list[Row]:
 
 
 def defaults(function: Callable[..., object]) -> dict[str, float]:
-    """The numbers that a function takes unless told otherwise."""
+    """The default arguments of a function that are numbers."""
     given = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
     return {name: float(value) for name, value in given.items() if isinstance(value, int | float)}
 
