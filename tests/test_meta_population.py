@@ -229,6 +229,6 @@ def test_agents_and_scores_come_in_their_order_however_they_are_spread_over_work
 
     workers._call = answers
     assert [c.log["age"] for c in workers.contribute(0, {})] == [0.0, 1.0, 2.0]
-    assert [score.lifetime_catch_rate for score in workers.evaluate({}, [("3x3", seed) for seed in range(5)])] == [
+    assert [score.life_catch_rate for score in workers.evaluate({}, [("3x3", seed) for seed in range(5)])] == [
         *range(5)
     ]

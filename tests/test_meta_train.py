@@ -108,7 +108,7 @@ def test_the_picture_shows_what_the_notebook_shows(tmp_path: Path) -> None:
     names = ("pos_rewards", "neg_rewards", "rewards", "meta_loss", "meta_grad_norm", "meta_up_norm")
     for step in range(4):
         log.add({"step": step, **{name: (i + 1) * (step + 1) for i, name in enumerate(names)}})
-    evaluations.add({"step": 2, "board": "3x3", "seed": 7, "lifetime_catch_rate": 0.25, "final_catch_rate": 0.75})
+    evaluations.add({"step": 2, "board": "3x3", "seed": 7, "life_catch_rate": 0.25, "final_catch_rate": 0.75})
     picture = figure_of(Files(tmp_path))
     assert picture is not None
     lines = [line for axis in picture.axes for line in axis.get_lines()]

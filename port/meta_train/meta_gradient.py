@@ -1,27 +1,19 @@
 """Meta-gradients: how the meta-parameters should change so that agents that learn by them act better afterwards.
 
-An agent takes N inner updates, each from its own rollout and each under the rule whose parameters are differentiated.
-The agent that comes out is judged on a validation rollout by a policy gradient, with advantages from the value function
-that learned beside it, and a few regularisers keep the rule's targets and the agent's predictions spread out.
+An agent takes N inner updates, each from its own rollout and by the rule whose parameters are differentiated. The
+updated agent is judged on a validation rollout: by a policy-gradient loss with advantages from a separate value
+function, and by regularisers that keep the rule's targets and the agent's predictions spread out.
 
-A word on float32. At an agent's first update Adam divides each gradient by its own size, so that every entry of the
-direction is +-1 up to its epsilon: 0.99999... in exact arithmetic, just inside the clip bound of 1, where the clip
-passes the whole derivative. In float32 that number rounds onto the bound, or past it, if Adam's bias corrections are
-taken in double precision or in Python's numbers; frameworks then pass 0, half or all of the derivative, and the
-meta-gradient of a fresh agent is wrong although the update itself is right to 7e-6. The original takes the corrections
-in float32, where 1 - 0.999 is 5e-5 too large: its direction is 0.999993, inside the bound. So does the port
-(`optim.adam_sg`), and a fresh agent's meta-gradient is as accurate in float32 as the original's. Who changes Adam
-here should look at that first.
+In float32, a fresh agent's first update is delicate. Adam divides each gradient by its own size, so each entry of the
+direction is +-1 up to epsilon: just inside the clip bound of 1, where the clip passes the whole derivative.
+`optimizers.adam_sg` takes the bias corrections in the moments' precision, as the original does, and stays inside.
+With corrections in double, rounding puts entries on or past the bound, and the meta-gradient is wrong.
 
-In float64 too a fresh agent is the hard case: where a gradient is as small as Adam's epsilon of 1e-8, the direction's
-derivative is up to 1e8, and with it the last digits of the gradient count. At the size of Disco103 the original's own
-meta-gradient then changes by 2e-9 to 2e-7 of a tensor's scale when its inputs change by a unit in the last place. Two
-right implementations differ by as much there. `python -m reports.meta_gradients` measures it, early and late.
+In float64, where a gradient is as small as Adam's epsilon of 1e-8, the direction's derivative is up to 1e8. At
+Disco103's size the original's meta-gradient changes by 2e-9 to 2e-7 of a tensor's scale if its inputs change by one
+unit in the last place. `python -m reports.meta_gradients` measures it.
 
-Gradients are taken by `torch.autograd.grad`, inner ones with `create_graph`. Measured in turns in one process, the same
-pure functions under `torch.func` (`grad` outside; `vjp` and `grad` inside, since inner leaves cannot be made under a
-transform) give the same bits, in float64 and float32, but take 1.4 times the CPU time at `--small` sizes and 1.1 times
-at the notebook's, where one agent's meta-gradient takes 650 instead of 470 MB above what the process had before.
+Gradients are taken by `torch.autograd.grad`; `torch.func` gives the same bits, at 1.1 to 1.4 times the processor time.
 """
 
 from __future__ import annotations
@@ -68,19 +60,16 @@ class LearningState(NamedTuple):
 
 @dataclass(frozen=True)
 class InnerProblem:
-    """An agent that learns by a rule, and what it is judged on afterwards.
+    """An agent that learns by a rule, and the rollout that it is judged on afterwards.
 
     Attributes:
         agent: the agent.
-        value_config: of the value function beside it.
+        value_config: of the separate value function.
         outer: weights of the regularisers.
         meta_params: of the rule.
         state: of the agent and its value function, before the inner updates.
         train_rollouts: N of them, T+1 steps each, one for each inner update.
-        valid_rollout: of the agent before the inner updates, on which the one after them is judged.
-
-    Raises:
-        ValueError or KeyError: a rollout or a parameter is missing or does not fit.
+        valid_rollout: made by the agent before the inner updates; the agent after them is judged on it.
     """
 
     agent: Agent
@@ -138,14 +127,11 @@ def validation_outputs(params: Params, rollout: Rollout) -> Outputs:
 
 
 def target_regulariser(meta_out: dict[str, Any], config: OuterLossConfig) -> Tensor:
-    """What one inner update costs: the means of the rule's targets, and their distance from the target network.
+    """The regulariser of one inner update, a scalar, from the rule's targets pi_hat, y_hat and z_hat.
 
-    Args:
-        meta_out: targets pi [T, B, A], y and z [T, B, P], and the target network's logits [T+1, B, A].
-        config: the weights.
+        R = c_mean (mean(pi_hat)^2 + mean(y_hat)^2 + mean(z_hat)^2) + c_kl mean_t KL(pi_target_t || pi_hat_t)
 
-    Returns:
-        A scalar; the outer loss takes its mean over the inner updates.
+    with pi_target the policy of the target network, which is held constant.
     """
     means = sum(meta_out[name].mean().square() for name in ("pi", "y", "z"))
     logits = meta_out["target_out"]["logits"][:-1].detach()
@@ -156,16 +142,11 @@ def target_regulariser(meta_out: dict[str, Any], config: OuterLossConfig) -> Ten
 def inner_step(problem: InnerProblem, state: LearningState, rollout: Rollout) -> tuple[LearningState, Tensor, Logs]:
     """One update of agent and value function, with the agent's graph kept.
 
-    The value function sees the agent by importance weights only, which carry no gradient: its part of the state is the
-    same constant for every meta-parameter, and is updated without a graph.
-
-    Args:
-        problem: whose agent learns.
-        state: before the update.
-        rollout: T+1 steps.
+    The value function depends on the agent through importance weights only, which carry no gradient. It is therefore
+    updated without a graph.
 
     Returns:
-        The state after it, the regulariser of the rule's targets, and the learner's logs without a graph.
+        The state after the update, the regulariser of the rule's targets, and the learner's logs without a graph.
     """
     agent = problem.agent
     learner, logs = agent.learner_step(rollout, state.learner, problem.meta_params, is_meta_training=True)
@@ -177,11 +158,7 @@ def inner_step(problem: InnerProblem, state: LearningState, rollout: Rollout) ->
 
 
 def validation_loss(problem: InnerProblem, state: LearningState) -> tuple[Tensor, Tensor, Logs]:
-    """How well the agent does on the validation rollout in a state after the inner updates.
-
-    Returns:
-        The policy-gradient loss and the regulariser, scalars, and logs.
-    """
+    """The policy-gradient loss on the validation rollout after the inner updates, the regulariser there, and logs."""
     rollout, outer, averaging = problem.valid_rollout, problem.outer, problem.agent.averaging
     out = validation_outputs(state.learner.params, rollout)
     actions = rollout.actions[:-1]
@@ -223,16 +200,7 @@ def outer_loss(problem: InnerProblem) -> OuterLoss:
 def combine(
     pg_loss: Tensor, reg_loss: Tensor, regularisers: list[Tensor], state: LearningState, metrics: list[Logs], logs: Logs
 ) -> OuterLoss:
-    """The outer loss from its parts.
-
-    Args:
-        pg_loss: on the validation rollout.
-        reg_loss: there.
-        regularisers: of each inner update.
-        state: after the inner updates.
-        metrics: logs of each inner update.
-        logs: of the validation.
-    """
+    """The outer loss from `validation_loss`, and from the regularisers and logs of each inner update."""
     reg_loss = reg_loss + torch.stack(regularisers).mean()
     meta_loss = pg_loss + reg_loss
     losses = {"meta_loss": meta_loss.detach(), "pg_loss": pg_loss.detach(), "reg_loss": reg_loss.detach()}
@@ -253,8 +221,8 @@ def meta_gradient(problem: InnerProblem) -> MetaGradient:
     with torch.enable_grad():
         result = outer_loss(tracked)
         grads = gradients(result.loss, tracked.meta_params)
-    found = MetaGradient(grads, trees.detached(result.state), result.metrics, result.meta_log)
-    return over_ranks(problem.agent.averaging, found)
+    gradient = MetaGradient(grads, trees.detached(result.state), result.metrics, result.meta_log)
+    return over_ranks(problem.agent.averaging, gradient)
 
 
 def gradients(loss: Tensor, params: Params) -> Params:
@@ -263,32 +231,23 @@ def gradients(loss: Tensor, params: Params) -> Params:
     return dict(zip(params, grads, strict=True))
 
 
-def over_ranks(averaging: Averaging | None, found: MetaGradient) -> MetaGradient:
-    """Means over ranks of an agent's meta-gradient and logs; the states are the same on every rank as they are.
+def over_ranks(averaging: Averaging | None, gradient: MetaGradient) -> MetaGradient:
+    """Means over ranks of an agent's meta-gradient and logs; its state is equal on all ranks.
 
     Notebook: colabs/meta_train.ipynb::calculate_meta_gradient
     """
     if averaging is None:
-        return found
-    parts = {"grads": found.grads, "metrics": found.metrics, "meta_log": found.meta_log}
-    means = trees.unflatten(parts, distributed.averaged_params(averaging, trees.flatten(parts)))
-    return MetaGradient(means["grads"], found.state, means["metrics"], means["meta_log"])
+        return gradient
+    parts = {"grads": gradient.grads, "metrics": gradient.metrics, "meta_log": gradient.meta_log}
+    return gradient._replace(**trees.unflatten(parts, distributed.averaged_params(averaging, trees.flatten(parts))))
 
 
 def meta_gradient_along(direction: Params, problem: InnerProblem) -> Params:
-    """How the meta-gradient changes along a direction of the meta-parameters, where stopped gradients stop this too.
+    """The derivative of each meta-parameter's gradient along a direction, a tangent for each meta-parameter.
 
-    Forward mode over the backward pass, so that it costs a few meta-gradients, whatever the number of parameters. What
-    is held constant for gradients (targets' logits and values, Adam's denominator) is held constant here as well, as in
-    the original: finite differences of the meta-gradient, which move it, give other numbers. It is of the outer loss of
-    this process alone, not averaged over ranks.
-
-    Args:
-        direction: a tangent of each meta-parameter.
-        problem: of the meta-gradient.
-
-    Returns:
-        The derivative of every meta-parameter's gradient.
+    Forward mode over the backward pass: it costs a few meta-gradients, whatever the number of parameters. Tensors that
+    gradients hold constant (targets' logits and values, Adam's denominator) are constant here too, as in the original,
+    so finite differences of the meta-gradient give other numbers. It is not averaged over ranks.
     """
     params = problem.meta_params
     if direction.keys() != params.keys():
@@ -311,12 +270,7 @@ def meta_update(
 ) -> tuple[Params, AdamState, Logs]:
     """A step of Adam on the meta-parameters, along the mean of the agents' meta-gradients.
 
-    Args:
-        meta_params: of the rule.
-        opt_state: of Adam.
-        grads: of each agent of the population.
-        learning_rate: of Adam.
-        max_grad_norm: the mean is shortened to this norm where it is longer; the original never does.
+    A mean longer than `max_grad_norm` is scaled to that norm; the original never does so.
 
     Returns:
         The new meta-parameters, the new state of Adam, and the norms of gradient and update.
@@ -331,7 +285,7 @@ def meta_update(
         if max_grad_norm is not None:
             shrink = (max_grad_norm / norm).clamp(max=1.0)
             mean = {name: g * shrink for name, g in mean.items()}
-        # Forward, this is optax.adam: the stopped denominator only matters to who differentiates the update.
+        # The same numbers as optax.adam: a stopped denominator changes derivatives of the update alone.
         directions, opt_state = optimizers.adam_sg(mean, opt_state)
         updates = {name: -learning_rate * d for name, d in directions.items()}
         logs = {"meta_grad_norm": norm, "meta_up_norm": optimizers.global_norm(updates)}

@@ -23,7 +23,7 @@ def _draw_evaluations(axis: Any, rows: list[dict[str, str]]) -> None:
     """How fresh agents do, by board."""
     by_board = defaultdict(list)
     for row in rows:
-        by_board[row["board"]].append((int(row["step"]), float(row["lifetime_catch_rate"]), float(row["final_catch_rate"])))
+        by_board[row["board"]].append((int(row["step"]), float(row["life_catch_rate"]), float(row["final_catch_rate"])))
     for board, points in sorted(by_board.items()):
         table = np.array(points)
         at = np.unique(table[:, 0])

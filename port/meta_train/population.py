@@ -112,7 +112,7 @@ def _cut(rollout: Rollout, start: int, end: int) -> Rollout:
 class Score(NamedTuple):
     """How a fresh agent did: over its whole run, and over its last 100 episodes."""
 
-    lifetime_catch_rate: float
+    life_catch_rate: float
     final_catch_rate: float
 
 

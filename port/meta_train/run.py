@@ -55,7 +55,7 @@ def evaluate(config: MetaTrainConfig, workers: Population, meta_params: Params, 
     scores = workers.evaluate(meta_params, tasks)
     for (board, seed), score in zip(tasks, scores, strict=True):
         log.add({"step": step, "board": board, "seed": seed, **score._asdict()})
-    return float(np.mean([score.lifetime_catch_rate for score in scores]))
+    return float(np.mean([score.life_catch_rate for score in scores]))
 
 
 def run(
