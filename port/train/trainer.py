@@ -20,6 +20,7 @@ from port.distributed import Averaging
 from port.evaluate import eval_loop
 from port.network import MlpNetwork, ModuleNetwork
 from port.replay import ReplayBuffer
+from port.rollout_checks import check_learned
 from port.storage import checkpoint
 from port.storage.checkpoint import Checkpoint
 from port.storage.files import replace_file
@@ -212,13 +213,8 @@ class Trainer:
         for _ in range(self.config.updates_per_rollout):
             batch = self._buffer.sample(self.config.batch_size)
             state, learned = self.agent.learner_step(batch, self.state, self.meta_params)
-            logs = eval_loop.scalars(learned)
-            if not np.isfinite(logs["global_gradient_norm"]):
-                raise FloatingPointError(
-                    f"The gradient is no number after rollout {self.step}; nothing was learned from it. Lower the "
-                    "learning rate or reward_scale."
-                )
-            self.state = state
+            check_learned(state, learned, f"after rollout {self.step}")
+            self.state, logs = state, eval_loop.scalars(learned)
         return logs
 
     def _row(self, ended: list[Episode], learned: dict[str, float]) -> dict[str, float]:
