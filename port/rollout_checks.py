@@ -1,4 +1,4 @@
-"""What a learner step takes and what it may leave: all that is not, is an error in a sentence."""
+"""What a learner step takes, and what it may leave; anything else is an error in a sentence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from port.types import LearnerState, Logs, Params, Rollout
 
 
 def check_rollout(rollout: Rollout) -> None:
-    """Raises an error where the fields of a rollout do not have the same T+1 and B, or hold what cannot be learned from.
+    """Raises an error where the fields of a rollout do not have the same T+1 and B, or hold what teaches nothing.
 
     ValueError, KeyError where there are no logits, TypeError where a field is no tensor.
     """

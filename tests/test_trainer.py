@@ -22,7 +22,6 @@ from port.storage import checkpoint
 from port.train import CatchWorld, StepFunctions, TrainConfig, Trainer, load_rule
 from tests.small_rule import AGENT, CONFIG, meta_params, same
 
-
 NORMS = ("global_gradient_norm", "global_update_norm")
 
 
