@@ -1,7 +1,7 @@
 """Manifests: written with the digest of their own content, and read with it checked.
 
-The digests of those in `fixtures/` also stand in `digests.json` beside this module. So an edited manifest is refused even
-if its digest was computed again. Recording writes both.
+The digests of those in `fixtures/` also stand in `digests.json` beside this module. So an edited manifest is refused
+even if its digest was computed again. Recording writes both.
 """
 
 from __future__ import annotations
