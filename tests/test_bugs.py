@@ -274,9 +274,7 @@ def raising(monkeypatch, text, raises):
 def test_a_mutant_that_raises_is_broken_and_the_report_fails_on_it(monkeypatch, tmp_path, capsys):
     mutant, kill = raising(monkeypatch, "old * coefficient", "")
     assert (
-        kill.killed_by == []
-        and "raised NameError" in kill.broken["values"]
-        and "NameError" in kill.as_json()["raised"]
+        kill.killed_by == [] and "raised NameError" in kill.broken["values"] and "NameError" in kill.as_json()["raised"]
     )
     matrix = report.Matrix([kill], 1.0, "nobody")
     assert (matrix.is_good, matrix.badge, matrix.broken, matrix.survivors) == (False, "broken", [kill], [])

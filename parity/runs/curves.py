@@ -137,7 +137,7 @@ def manifest_entry(spec: RunSpec) -> dict[str, Any]:
     entry = spec.as_json()
     del entry["seed"]
     if spec.weights:
-        entry["weights_sha256"] = hashlib.sha256(spec.weights_path().read_bytes()).hexdigest()
+        entry["weights_sha256"] = spec.weights_sha256()
     return entry
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,7 +44,7 @@ class RunState(NamedTuple):
     members: Params  # states of the population, as of `Population.save`
     best_score: float
     best_step: int
-    weights: str = ""  # sha256 of the file that the run was started from, if any
+    weights: str = ""  # digest of the weights that the run was started from, if any
 
 
 def begin(config: MetaTrainConfig, files: Files, start_from: Path | None) -> RunState:
@@ -65,7 +64,7 @@ def start(config: MetaTrainConfig, start_from: Path | None) -> RunState:
     digest, net = "", config.agent.meta_net
     if start_from is not None:
         meta_params = weights.load_npz(start_from, net, DTYPE)
-        digest = hashlib.sha256(start_from.read_bytes()).hexdigest()
+        digest = checkpoint.digest(meta_params) or ""
     else:
         meta_params = init.init_meta_params(net, generator(config.seed, "meta_params"), DTYPE)
     return RunState(0, meta_params, optimizers.init_adam(meta_params), {}, float("-inf"), NEVER, digest)
