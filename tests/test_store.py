@@ -116,7 +116,7 @@ def test_manifests_of_other_folders_leave_the_code_as_it_is(fixtures, tmp_path_f
     before = (fixtures / "digests.json").read_bytes()
     elsewhere = tmp_path_factory.mktemp("out") / "manifest.json"
     manifests.write(elsewhere, {"format": 4, "order": []})
-    assert manifests.read(elsewhere, "", 4)["order"] == [] and (fixtures / "digests.json").read_bytes() == before
+    assert manifests.read(elsewhere, "", {}, 4)["order"] == [] and (fixtures / "digests.json").read_bytes() == before
 
 
 def test_every_manifest_of_the_fixtures_has_its_digest_in_the_code():

@@ -17,13 +17,13 @@ from typing import Any
 from safetensors import SafetensorError
 
 from parity.errors import FixtureError
-from parity.files import canonical, write_atomically
+from parity.files import canonical, check_form, write_atomically
 
 FIXTURES = (Path(__file__).resolve().parents[1] / "fixtures").resolve()  # a link, so that a wheel has them in `parity`
 DIGESTS = Path(__file__).with_name("digests.json")
 ODD = (  # what reading a file raises that is not what it should be
     *(OSError, EOFError, SafetensorError, zlib.error),
-    *(ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError),
+    *(ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError, MemoryError),
 )
 
 
@@ -38,10 +38,11 @@ def reading(path: Path, remedy: str, what: str = "") -> Iterator[None]:
         raise FixtureError(f"{path} is damaged ({type(error).__name__}: {error}). {remedy}") from None
 
 
-def read(path: Path, remedy: str, version: int | None = None, what: str = "the manifest") -> dict[str, Any]:
-    """A manifest, its own digest checked, and its format where it has one."""
+def read(path: Path, remedy: str, form: Any, version: int | None = None, what: str = "the manifest") -> dict[str, Any]:
+    """A manifest of a form as of `files.check_form`, its own digest checked, and its format where it has one."""
     with reading(path, remedy, what):
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        check_form(content, {"digest": str})
         stated, computed, place = content["digest"], _digest(content), _place(path)
         if computed != stated:
             raise FixtureError(f"{path} is not what was recorded: its digest does not fit its content. {remedy}")
@@ -49,6 +50,7 @@ def read(path: Path, remedy: str, version: int | None = None, what: str = "the m
             raise FixtureError(f"{path} is not what was recorded: {DIGESTS.name} has another digest for it. {remedy}")
         if content.get("format") != version:
             raise FixtureError(f"{path} has format {content.get('format')}; this version reads format {version}.")
+        check_form(content, form)
     return content
 
 

@@ -161,6 +161,9 @@ def _rounding(parts: dict[str, Arrays], bits: dict[str, list[int]]) -> Rounding:
     return rounding
 
 
+CASE = {"settings": dict, "origin": str, "meta_params": str, "stored": bool, "tensors": {str: str}}
+CASE |= {"bits": {"value": [int], "vjp": [int]}}
+FORM = {"order": [str], "layers": {str: {"sha256": str, "cases": {str: CASE}}}}  # of a manifest, as of `check_form`
 REMEDY = "Restore it with `git checkout -- fixtures`, or record again with `python -m reference record`."
 
 
@@ -174,7 +177,10 @@ class Store:
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """The manifest, its own digest checked."""
-        return manifests.read(self.root / "manifest.json", REMEDY, FORMAT)
+        content = manifests.read(path := self.root / "manifest.json", REMEDY, FORM, FORMAT)
+        if set(content["order"]) != set(content["layers"]):
+            raise FixtureError(f"{path} is damaged: its order does not name the layers that it lists. {REMEDY}")
+        return content
 
     def layers(self) -> list[str]:
         """Names of the recorded layers, in data-flow order."""
@@ -186,7 +192,8 @@ class Store:
 
     def entry(self, layer: str, case: str) -> dict[str, Any]:
         """A case's entry in the manifest."""
-        return self.manifest["layers"][layer]["cases"][case]
+        entry: dict[str, Any] = self.manifest["layers"][layer]["cases"][case]
+        return entry
 
     def _load_file(self, layer: str) -> Arrays:
         if layer in self._files:
@@ -216,6 +223,10 @@ class Store:
 
     def load(self, layer: str, case: str, made_inputs: Arrays | None = None) -> Golden:
         """Reads one case; `made_inputs` are the inputs where they are made from a seed instead of stored."""
+        with manifests.reading(self.root / "manifest.json", REMEDY):
+            return self._golden(layer, case, made_inputs)
+
+    def _golden(self, layer: str, case: str, made_inputs: Arrays | None) -> Golden:
         tensors, entry = self._load_file(layer), self.entry(layer, case)
         parts: dict[str, Arrays] = {}
         for key in entry["tensors"]:

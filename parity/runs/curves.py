@@ -34,6 +34,7 @@ LAST_EPISODES = 100  # over which the catch rate is taken
 FOLDER = FIXTURES / "curves"
 HEADER = "step,frames,catch_rate,value_loss,caught"
 REMEDY = "Restore it with `git checkout -- fixtures`, or record it with `python -m reference curves`."
+FORM = {"curves": {str: {"spec": {"loop": {"num_steps": int}}, "seeds": {str: str}}}}  # as of `check_form`
 Step: TypeAlias = tuple[int, Sequence[bool], float | None]
 
 
@@ -120,6 +121,8 @@ def from_csv(content: bytes, name: str) -> Curve:
                 f"{name}, line {number + 1}, is {line!r}; it must be step {number} as `{HEADER}`."
             ) from None
     curve = Curve.of(steps)
+    if not steps or list(curve.frames) != sorted((0, *curve.frames))[1:]:
+        raise FixtureError(f"{name} is no curve: it has no step, or its frames become fewer.")
     for number, (line, own) in enumerate(zip(lines, to_csv(curve).decode().split("\n"), strict=True), start=1):
         if line != own:
             what = "the catch rate is not the one of the episodes listed"
@@ -146,10 +149,9 @@ class Recorded:
 
     def __init__(self, folder: Path = FOLDER):
         """Reads the manifest."""
-        self.folder, path = folder, folder / "manifest.json"
-        self.manifest = manifests.read(path, REMEDY, what="there are no recorded curves")
-        with manifests.reading(path, REMEDY):
-            self._presets: dict[str, Any] = self.manifest["curves"]
+        self.folder, self.path = folder, folder / "manifest.json"
+        self.manifest = manifests.read(self.path, REMEDY, FORM, what="there are no recorded curves")
+        self._presets: dict[str, Any] = self.manifest["curves"]
 
     def presets(self) -> list[str]:
         """Those that were recorded."""
@@ -160,8 +162,9 @@ class Recorded:
         entry = self._presets.get(spec.preset)
         if entry is None:
             raise FixtureError(f"No curve of {spec.preset} is recorded in {self.folder}. {REMEDY}")
-        _check_spec(spec, entry["spec"])
-        return {int(seed): self._read(spec.preset, int(seed), sha256) for seed, sha256 in entry["seeds"].items()}
+        with manifests.reading(self.path, REMEDY):
+            _check_spec(spec, entry["spec"])
+            return {int(seed): self._read(spec.preset, int(seed), sha256) for seed, sha256 in entry["seeds"].items()}
 
     def _read(self, preset: str, seed: int, sha256: str) -> Curve:
         path = self.folder / file_name(preset, seed)

@@ -30,6 +30,9 @@ T = TypeVar("T")
 
 FORMAT = 2
 TRACES = FIXTURES / "traces"
+SPEC = {"preset": str, "rule": str, "weights": object, "seed": int, "agent": dict, "loop": {str: int}}
+TRACE = {"sha256": str, "dtype": str, "direction": int}
+FORM = {"runs": {str: {"spec": SPEC, "params": {"sha256": str}, "traces": {str: TRACE}}}}  # as of `check_form`
 REMEDY = "Restore it with `git checkout -- fixtures`, or record again with `python -m reference trace`."
 
 
@@ -47,7 +50,7 @@ class TraceStore:
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """The manifest, its own digest checked."""
-        return manifests.read(self.path, REMEDY, FORMAT, "there are no traces")
+        return manifests.read(self.path, REMEDY, FORM, FORMAT, "there are no traces")
 
     @property
     def _runs(self) -> dict[str, Any]:
@@ -56,7 +59,8 @@ class TraceStore:
 
     def specs(self) -> dict[str, RunSpec]:
         """The recorded runs by name."""
-        return {name: RunSpec.from_json(entry["spec"]) for name, entry in self._runs.items()}
+        with manifests.reading(self.path, REMEDY):
+            return {name: RunSpec.from_json(entry["spec"]) for name, entry in self._runs.items()}
 
     def traces(self, run: str) -> list[tuple[str, int]]:
         """Dtype and direction of each trace of a run, the unperturbed ones first."""

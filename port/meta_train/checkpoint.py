@@ -80,12 +80,15 @@ def save(path: Path, state: RunState, config: MetaTrainConfig) -> None:
 def load(path: Path, config: MetaTrainConfig) -> RunState:
     """Reads a checkpoint; ValueError if it is damaged or belongs to other settings."""
     tensors, numbers, _ = checkpoint.load(path, asdict(config), free=FREE_SETTINGS)
-    members = {name: x for name, x in tensors.items() if name.startswith("member/")}
-    # In the order of a fresh start, not the file's: norms are summed in it, and must be the same to the last bit.
-    like = {n: torch.empty(shape, dtype=DTYPE) for n, shape in param_names.meta_shapes(config.agent.meta_net).items()}
-    rest = {name: x for name, x in tensors.items() if name not in members}
-    tree: dict[str, Any] = trees.unflatten({"meta_params": like, "opt": optimizers.init_adam(like)}, rest)
-    return RunState(meta_params=tree["meta_params"], opt_state=tree["opt"], members=members, **numbers)
+    with checkpoint.reading(path):
+        members = {name: x for name, x in tensors.items() if name.startswith("member/")}
+        # In the order of a fresh start, not the file's: norms are summed in it, and must be the same to the last bit.
+        like = {
+            n: torch.empty(shape, dtype=DTYPE) for n, shape in param_names.meta_shapes(config.agent.meta_net).items()
+        }
+        rest = {name: x for name, x in tensors.items() if name not in members}
+        tree: dict[str, Any] = trees.unflatten({"meta_params": like, "opt": optimizers.init_adam(like)}, rest)
+        return RunState(meta_params=tree["meta_params"], opt_state=tree["opt"], members=members, **numbers)
 
 
 def _check_folder(files: Files, config: MetaTrainConfig) -> None:

@@ -6,6 +6,7 @@ import json
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
+from operator import index
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -336,8 +337,7 @@ class Trainer:
             raise ValueError(problem)
         self.out.mkdir(parents=True, exist_ok=True)  # of each machine
         if self.rank > 0 and step:
-            path = ranks.path_of(self.out, self.averaging, step)
-            self._unpack(checkpoint.load(path, self.settings(), self.config.device))
+            self._load(ranks.path_of(self.out, self.averaging, step))
         self._check_ranks(f"after {self.step} rollouts")
         return found
 
@@ -348,13 +348,18 @@ class Trainer:
         path = out / ranks.NAME
         try:
             if path.is_file():
-                self._unpack(checkpoint.load(path, self.settings(), self.config.device))
+                self._load(path)
             text = json.dumps(self.settings(), indent=1, sort_keys=True) + "\n"
             replace_file(out / "config.json", text.encode())
             return logs.Logs(out, self.step)
         except BaseException:
             self._lock.release()
             raise
+
+    def _load(self, path: Path) -> None:
+        found = checkpoint.load(path, self.settings(), self.config.device)
+        with checkpoint.reading(path):
+            self._unpack(found)
 
     def _unpack(self, found: Checkpoint) -> None:
         numbers, tensors = found.numbers, found.tensors
@@ -368,5 +373,5 @@ class Trainer:
             like = rollouts.begin(self.world, torch.Generator(self.config.device), self.config.torch_dtype)
             self.world.restore(world)
             self._stream = trees.unflatten(like, checkpoint.part(tensors, "stream/"))
-        self.step, self.frames, self.episodes = (numbers[name] for name in ("step", "frames", "episodes"))
-        self._recent.extend(numbers["recent"])
+        self.step, self.frames, self.episodes = (index(numbers[name]) for name in ("step", "frames", "episodes"))
+        self._recent.extend(map(float, numbers["recent"]))
