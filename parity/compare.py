@@ -21,7 +21,8 @@ BINS_PER_SIGMA, NUM_BINS = 4, 33  # of the distribution of errors in sigmas
 class ProblemKind(StrEnum):
     """Why an output cannot be compared in numbers."""
 
-    CALL = "call"  # the layer raised, or broke the contract
+    RAISED = "raised"  # the layer raised an error
+    CALL = "call"  # the layer broke the contract
     MISSING = "missing"  # the layer did not return it
     EXTRA = "extra"  # the layer has no such output
     FORM = "form"  # type, shape or dtype
@@ -30,7 +31,7 @@ class ProblemKind(StrEnum):
     INTEGER = "integer"  # integers and bools must be exactly equal
 
 
-NO_NUMBERS = frozenset((ProblemKind.CALL, ProblemKind.MISSING, ProblemKind.EXTRA, ProblemKind.FORM))
+NO_NUMBERS = frozenset((ProblemKind.RAISED, ProblemKind.CALL, ProblemKind.MISSING, ProblemKind.EXTRA, ProblemKind.FORM))
 
 
 @dataclass(frozen=True)

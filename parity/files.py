@@ -47,6 +47,22 @@ def check_keys(table: Mapping[str, Any], required: Collection[str], allowed: Col
         raise CannotRun(f"{where}: {f'lacks {lacking[0]}' if lacking else f'does not know {unknown[0]}'}.")
 
 
+def check_form(value: Any, form: Any, where: str = "it") -> None:
+    """Raises ValueError where a value from JSON is not of a form.
+
+    A form is a type (`object` for any, `float` for integers too); `[form]` for a list; `{str: form}` for an object with
+    any names; or an object of forms, whose names must be there, beside others.
+    """
+    kind = form if isinstance(form, type) else type(form)
+    if kind is not object and type(value) is not kind and (kind, type(value)) != (float, int):
+        raise ValueError(f"{where} is {type(value).__name__}, not {kind.__name__}")
+    if isinstance(form, list):
+        form, value = {str: form[0]}, dict(enumerate(value))
+    if isinstance(form, dict):
+        for name in value if str in form else form:
+            check_form(value.get(name), form.get(str, form.get(name)), f"{where}[{name!r}]")
+
+
 def canonical(value: Any) -> str:
     """Sorted JSON, the same bytes for the same content."""
     return json.dumps(value, sort_keys=True, indent=1, allow_nan=False) + "\n"

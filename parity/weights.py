@@ -26,12 +26,13 @@ Source = Literal["path", "environment", "cache", "download"]
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-    """What a weights file must be."""
+    """What a weights file must be: the published one, or another that holds the same arrays."""
 
-    sha256: str
+    sha256: str  # of the published file
     size: int
     tensors: int
     values: int
+    arrays: str  # as of `digest`
     dtype: str = "float32"
 
 
@@ -40,12 +41,13 @@ DISCO103 = Expected(
     size=2_803_507,
     tensors=42,
     values=754_778,
+    arrays="c0bd24ac2fe45ddeba016f424868079af9a0423a153495e227d76990de666142",
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """A verified weights file and how it was found."""
+    """A verified weights file, how it was found, and the sha256 of the published file."""
 
     path: pathlib.Path
     source: Source
@@ -99,16 +101,19 @@ def load_weights(
 
 
 def read_verified(path: pathlib.Path, expected: Expected = DISCO103) -> dict[str, np.ndarray]:
-    """Reads a file once, verifies these very bytes, and returns the tensors in them."""
-    content = _read(path)
-    sha256 = hashlib.sha256(content).hexdigest()
-    if sha256 != expected.sha256:
-        raise WeightsError(f"{path} is refused: {_diagnose(content, sha256, expected)}.")
-    tensors = _parse(content)
-    fault = _fault_in(tensors, expected)
+    """Reads a file once, verifies the very tensors in these bytes, and returns them."""
+    tensors, fault = _examined(_read(path), expected)
     if fault:
         raise WeightsError(f"{path} is refused: {fault}.")
     return tensors
+
+
+def digest(tensors: Mapping[str, np.ndarray]) -> str:
+    """The sha256 of names, dtypes, shapes and numbers, however a file orders or compresses them."""
+    total = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        total.update(f"{name}|{tensor.dtype.str}|{tensor.shape}|".encode() + tensor.tobytes())
+    return total.hexdigest()
 
 
 def cache_folder() -> pathlib.Path:
@@ -165,26 +170,28 @@ def _read(path: pathlib.Path) -> bytes:
         raise WeightsError(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def _parse(content: bytes) -> dict[str, np.ndarray]:
-    """Reads an .npz; a pickle in it is an error, not executed."""
+def _parse(content: bytes, expected: Expected) -> dict[str, np.ndarray]:
+    """Reads an .npz; a pickle in it is an error, not executed, and so is what unpacks to far more than it should."""
+    with zipfile.ZipFile(io.BytesIO(content)) as packed:
+        size = sum(entry.file_size for entry in packed.infolist())
+    if size > 2 * expected.size:
+        raise ValueError(f"it unpacks to {size:,} bytes")
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}
 
 
-def _diagnose(content: bytes, sha256: str, expected: Expected) -> str:
-    """Says what is wrong with bytes that have another digest."""
+def _examined(content: bytes, expected: Expected) -> tuple[dict[str, np.ndarray], str | None]:
+    """The tensors in a file's bytes, and what is wrong with them; None where nothing is."""
     if not content.startswith(b"PK"):
-        return _not_an_archive(content)
+        return {}, _not_an_archive(content)
     if len(content) < expected.size and not zipfile.is_zipfile(io.BytesIO(content)):
-        return f"truncated: {len(content):,} of {expected.size:,} bytes"
+        return {}, f"truncated: {len(content):,} of {expected.size:,} bytes"
     try:
-        fault = _fault_in(_parse(content), expected)
-    except ValueError as error:
-        pickled = "pickle" in str(error)
-        fault = "it holds pickled objects, which are never loaded" if pickled else f"damaged: {error}"
+        tensors = _parse(content, expected)
+        return tensors, _fault_in(tensors, expected)
     except Exception as error:  # zip and npy readers raise many kinds
-        fault = f"damaged: {error}"
-    return fault or f"its numbers are other ones: sha256 {sha256[:12]}… instead of {expected.sha256[:12]}…"
+        pickled = isinstance(error, ValueError) and "pickle" in str(error)
+        return {}, "it holds pickled objects, which are never loaded" if pickled else f"damaged: {error}"
 
 
 def _not_an_archive(content: bytes) -> str:
@@ -199,7 +206,7 @@ def _not_an_archive(content: bytes) -> str:
 
 
 def _fault_in(tensors: Mapping[str, np.ndarray], expected: Expected) -> str | None:
-    """Says what is wrong with the number, type or size of the tensors; None where nothing is."""
+    """Says what is wrong with the number, type, size or content of the tensors; None where nothing is."""
     if len(tensors) != expected.tensors:
         return f"it holds {len(tensors)} tensors instead of {expected.tensors}"
     strange = [name for name, tensor in tensors.items() if tensor.dtype != expected.dtype]
@@ -208,4 +215,6 @@ def _fault_in(tensors: Mapping[str, np.ndarray], expected: Expected) -> str | No
     values = sum(tensor.size for tensor in tensors.values())
     if values != expected.values:
         return f"its tensors have other shapes: {values:,} values instead of {expected.values:,}"
+    if (got := digest(tensors)) != expected.arrays:
+        return f"its numbers are other ones: digest {got[:12]}… instead of {expected.arrays[:12]}…"
     return None

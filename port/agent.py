@@ -240,12 +240,12 @@ class Agent:
         return LearnerState(new_params, opt_state, meta_state), logs
 
     def _check(self, rollout: Rollout, state: LearnerState, meta_params: Params | None) -> None:
-        """Raises an error where the arguments of a learner step do not fit together."""
+        """Raises an error where the arguments of a learner step do not fit together, or are not finite."""
         rollout_checks.check_rollout(rollout)
         rollout_checks.check_policy(rollout, self.num_actions)
         self._check_state(state)
         self.rule.check_meta_params(meta_params)
-        rollout_checks.check_dtypes(rollout, state.params, meta_params)
+        rollout_checks.check_params(rollout, state.params, meta_params)
 
     def _check_state(self, state: LearnerState) -> None:
         """Raises ValueError or TypeError where a state is not of this agent; its numbers are not checked."""

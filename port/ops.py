@@ -123,7 +123,7 @@ def nearest_bins(value: Tensor, num_bins: int, max_abs: float) -> tuple[Tensor, 
     below, above = position.detach().floor(), position.detach().ceil()
     value_below, value_above = ((2 * edge - last) * max_abs / last for edge in (below, above))
     weight_below = (value_above - value) / (value_above - value_below + 1e-5)
-    return below.long(), above.long(), weight_below
+    return below.nan_to_num().long(), above.nan_to_num().long(), weight_below  # NaN has a weight of NaN in a bin
 
 
 def from_two_hot(probs: Tensor, max_abs: float) -> Tensor:

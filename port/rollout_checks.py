@@ -1,16 +1,19 @@
-"""What a rollout must be before anything is learned from it; what is not is said in a sentence."""
+"""What a learner step takes, and what it may leave; anything else is an error in a sentence."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import torch
 from torch import Tensor
 
-from port import ops
+from port import ops, trees
 from port.networks import agent_net
-from port.types import Params, Rollout
+from port.types import LearnerState, Logs, Params, Rollout
 
 
 def check_rollout(rollout: Rollout) -> None:
-    """Raises an error where the fields of a rollout do not have the same T+1 and B, or hold what is no number.
+    """Raises an error where the fields of a rollout do not have the same T+1 and B, or hold what teaches nothing.
 
     ValueError, KeyError where there are no logits, TypeError where a field is no tensor.
     """
@@ -30,19 +33,49 @@ def check_rollout(rollout: Rollout) -> None:
             raise ValueError(f"The rollout's {name} holds NaN; look at what made it.")
     if not bool(rollout.rewards.isfinite().all()):
         raise ValueError("The rollout's rewards are not all finite; look at what made them.")
+    if not bool(((rollout.discounts >= 0) & (rollout.discounts <= 1)).all()):
+        raise ValueError("The rollout's discounts are not all between 0 and 1; give 0 at the last step of an episode.")
+    if not bool(rollout.agent_outs["logits"].logsumexp(-1).isfinite().all()):
+        raise ValueError("The rollout's agent_outs/logits hold rows that give no distribution; look at what made them.")
 
 
-def check_dtypes(rollout: Rollout, params: Params, meta_params: Params | None) -> None:
-    """Raises ValueError where what is computed with is not all in the dtype of the agent's parameters."""
+def check_params(rollout: Rollout, params: Params, meta_params: Params | None) -> None:
+    """Raises ValueError where not all is in the dtype of the agent's parameters, or where these are not finite."""
     dtype = next(iter(params.values())).dtype
-    found = {f"parameter {name}": x.dtype for name, x in params.items()}
-    found |= {f"meta-parameter {name}": x.dtype for name, x in (meta_params or {}).items()}
-    found |= {"agent_outs/logits of the rollout": rollout.agent_outs["logits"].dtype}
+    learned = {f"parameter {name}": x for name, x in params.items()}
+    learned |= {f"meta-parameter {name}": x for name, x in (meta_params or {}).items()}
+    others = {"agent_outs/logits of the rollout": rollout.agent_outs["logits"]}
     if rollout.rewards.is_floating_point():
-        found |= {"rewards of the rollout": rollout.rewards.dtype}
-    for name, other in found.items():
-        if other != dtype:
-            raise ValueError(f"The agent learns in {dtype}, but {name} is {other}; make all of one dtype.")
+        others |= {"rewards of the rollout": rollout.rewards}
+    for name, x in (learned | others).items():
+        if x.dtype != dtype:
+            raise ValueError(f"The agent learns in {dtype}, but {name} is {x.dtype}; make all of one dtype.")
+    if name := not_finite(learned):
+        raise ValueError(f"The {name} holds numbers that are not finite; go back to a state before they appeared.")
+
+
+def check_learned(state: LearnerState, logs: Logs, when: str) -> None:
+    """Raises FloatingPointError where a learner step has overflowed: in its gradient, its update or the rule's memory.
+
+    Finite norms leave Adam's moments finite. `when` says which step it was.
+    """
+    made = {name: logs[name] for name in ("global_gradient_norm", "global_update_norm")}
+    if name := not_finite(made | trees.flatten(state.meta_state or {})):
+        raise FloatingPointError(
+            f"The learner step overflowed {when}: {name} is not finite. Nothing was learned from it, and the last "
+            "checkpoint stays as it is. Lower the learning rate, or the scale of the rewards."
+        )
+
+
+def not_finite(tensors: Mapping[str, Tensor]) -> str:
+    """The name of the first tensor that holds NaN or infinity; empty if there is none.
+
+    A sum is finite only where all its terms are; each tensor is searched only where a sum is not.
+    """
+    with torch.no_grad():
+        if bool(torch.stack([x.sum() for x in tensors.values()]).isfinite().all()):
+            return ""
+        return next((name for name, x in tensors.items() if not bool(x.isfinite().all())), "")
 
 
 def check_policy(rollout: Rollout, num_actions: int) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import pickle
 import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -43,9 +41,9 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, pickle.UnpicklingError) as problem:
+    except Exception as problem:  # readers of zip and npy raise many kinds
         what = "holds pickled objects, which are not read" if "pickle" in str(problem).lower() else "is damaged"
-        raise ValueError(f"{path} {what}: {problem}") from None
+        raise ValueError(f"{path} {what} ({problem}).") from None
     odd = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
     if odd:
         raise ValueError(f"{path} holds entries that are no arrays: {', '.join(odd)}.")

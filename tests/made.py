@@ -5,7 +5,8 @@ import hashlib
 import numpy as np
 
 from parity.files import write_atomically
-from parity.goldens.store import FORMAT, Golden, Store, describe, file_name, layer_bytes, manifest_bytes
+from parity.goldens import manifests
+from parity.goldens.store import FORMAT, Golden, Store, describe, file_name, layer_bytes
 from parity.layers import REGISTRY
 from parity.layers.draw import case_inputs
 from parity.sigma import Rounding
@@ -67,5 +68,5 @@ def write(root, *goldens):
     write_atomically(root / "golden" / file_name(layer), content)
     entry = {"sha256": hashlib.sha256(content).hexdigest(), "cases": {g.case: describe(g) for g in goldens}}
     manifest = {"format": FORMAT, "order": [layer], "layers": {layer: entry}}
-    write_atomically(root / "manifest.json", manifest_bytes(manifest))
+    write_atomically(root / "manifest.json", manifests.as_bytes(manifest))
     return Store(root)

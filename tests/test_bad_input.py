@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import port
-from port import agent, config, input_transforms, ops, weights
+from port import agent, config, input_transforms, ops, rollout_checks, weights
 from port.environments import Catch, DrawnColumns, HostCatch, OriginalColumns, VectorisedCatch, host_catch
 from port.evaluate import acting, eval_loop
 from port.input_option import TransformConfig, feature_width
@@ -76,6 +76,35 @@ def test_a_rollout_with_other_numbers_than_the_agents_is_refused(change, sentenc
     rollout = dataclasses.replace(ONE.train_rollouts[0], **change)
     with pytest.raises(ValueError, match=sentence):
         ONE.agent.learner_step(rollout, ONE.state.learner, ONE.meta_params)
+
+
+def test_numbers_that_cannot_be_learned_from_are_refused_before_any_work_on_every_path(no_work):
+    paths = [port.Agent(ONE.agent.config, OBS, A, path=path) for path in ("plain", "fast", "compiled")]
+    rollout, state, meta_params = STEP
+    impossible = torch.full((4, B, A), -inf, dtype=torch.float64)
+    certain = torch.where(torch.arange(A) == 1, inf, 0.0).double().expand(4, B, A)
+    one_bad = {"discounts": (nan, 1.5, -0.1), "rewards": (nan, inf, -inf)}
+    rollouts = [({name: _spoilt(getattr(rollout, name).double(), x)}, name) for name, xs in one_bad.items() for x in xs]
+    rollouts += [({"agent_outs": {"logits": x}}, "agent_outs/logits") for x in (impossible, certain)]
+    given = [((dataclasses.replace(rollout, **change), state, meta_params), name) for change, name in rollouts]
+    for x in (nan, inf):
+        weights_, rule = ({**ps, name: _spoilt(ps[name], x)} for ps, name in PARAMETERS)
+        given.append(((rollout, state._replace(params=weights_), meta_params), "parameter heads/y/w"))
+        given.append(((rollout, state, rule), "meta-parameter y_net/0/w"))
+    for learner in paths:
+        for arguments, name in given:
+            with pytest.raises(ValueError, match=f"The (rollout's )?{name} .*(finite|NaN|0 and 1|no distribution)"):
+                learner.learner_step(*arguments)
+
+
+def test_the_largest_finite_parameters_and_what_cannot_be_chosen_are_taken():
+    huge = {"a": torch.full((4,), 3e38), "b": torch.zeros(2)}
+    assert rollout_checks.not_finite(huge) == "" and rollout_checks.not_finite({**huge, "c": torch.tensor(nan)}) == "c"
+    r = ONE.train_rollouts[0]
+    logits = torch.where(torch.arange(A) == (r.actions[..., None] + 1) % A, -inf, r.agent_outs["logits"])
+    outs = {"agent_outs": {"logits": logits}, "discounts": r.discounts.double() / 2}
+    _, logs = ONE.agent.learner_step(dataclasses.replace(r, **outs), *STEP[1:])
+    assert logs["global_gradient_norm"].isfinite()
 
 
 def test_a_rollout_of_no_environment_is_refused():
@@ -155,6 +184,15 @@ SINGLE = MEMORY.adv_ema._replace(moment1=MEMORY.adv_ema.moment1.float())
 OTHERS = ActorCriticState(MEMORY.adv_ema, MEMORY.td_ema)
 LACKING = {name: p for name, p in MEMORY.target_params.items() if name != "heads/y/w"}
 WIDER = {**MEMORY.target_params, "heads/y/b": torch.zeros(9, dtype=torch.float64)}
+
+
+PARAMETERS = ((ONE.state.learner.params, "heads/y/w"), (ONE.meta_params, "y_net/0/w"))
+
+
+def _spoilt(tensor, value):
+    spoilt = tensor.clone()
+    spoilt.view(-1)[-1] = value
+    return spoilt
 
 
 @pytest.fixture

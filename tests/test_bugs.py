@@ -15,6 +15,7 @@ from parity.mutants import coverage, live_tier, mutate, tiers
 from parity.mutants.tiers import Kill
 from parity.sigma import Rounding
 from reports.bugs import command as report
+from reports.bugs import precision
 
 ROOT = Path(__file__).resolve().parents[1]
 CATALOGUE = mutants.catalogue()
@@ -79,6 +80,7 @@ origin = "common"
         ('origin = "common"', 'origin = "common"\ncolour = "red"', "does not know colour"),
         ('explanation = "The two coefficients change places."', 'explanation = " "', "explanation must be a text"),
         ('new = "b"', 'new = "a"', "nor the same as new"),
+        ('origin = "common"', 'origin = "common"\nraises = 7', "raises must be a text"),
         ("[[mutant]]", "[[mutant", "no list of"),
     ],
 )
@@ -258,6 +260,45 @@ def test_a_change_that_changes_nothing_survives():
     assert not matrix.is_good
     assert matrix.survivors == [survivor]
     assert "0 of 1 mutants killed" in matrix.sentence()
+
+
+def raising(monkeypatch, text, raises):
+    """A mutant whose edit raises, killed by all tiers of stored cases."""
+    edit = mutate.Edit("port.optimizers", "old * coeff + (1.0 - coeff) * online[name]", text)
+    mutant = mutants.Mutant("raising", "optim", "optim/target_average", (edit,), "-", "-", "-", raises)
+    for module in (tiers, precision, report):
+        monkeypatch.setattr(module, "catalogue", lambda: {"raising": mutant})
+    return mutant, tiers.kill(mutant, {mutant.layer: tiers.reached_by(mutant.layer)})
+
+
+def test_a_mutant_that_raises_is_broken_and_the_report_fails_on_it(monkeypatch, tmp_path, capsys):
+    mutant, kill = raising(monkeypatch, "old * coefficient", "")
+    assert (
+        kill.killed_by == [] and "raised NameError" in kill.broken["values"] and "NameError" in kill.as_json()["raised"]
+    )
+    matrix = report.Matrix([kill], 1.0, "nobody")
+    assert (matrix.is_good, matrix.badge, matrix.broken, matrix.survivors) == (False, "broken", [kill], [])
+    assert "0 of 1 mutants killed" in matrix.sentence() and "1 broken" in matrix.sentence()
+    assert not precision.is_killed("raising", "float32", {mutant.layer: tiers.reached_by(mutant.layer)})
+    monkeypatch.setattr(report, "run", lambda *_: matrix)
+    assert report.main(["--out", str(tmp_path)]) == 1
+    assert "BROKEN: raising. optim/target_average[" in capsys.readouterr().out
+    assert "Broken: the mutant raises" in next(tmp_path.glob("*.html")).read_text()
+
+
+@pytest.mark.parametrize(("raises", "is_killed"), [("NameError", True), ("KeyError", False)])
+def test_raising_is_the_mistake_only_where_the_entry_names_the_error(monkeypatch, raises, is_killed):
+    _, kill = raising(monkeypatch, "old * coefficient", raises)
+    assert bool(kill.killed_by) is is_killed and bool(kill.broken) is not is_killed
+    assert report.Matrix([kill], 1.0, "nobody").is_good is is_killed
+
+
+def test_a_mutant_that_raises_live_is_broken_too(monkeypatch):
+    mutant, _ = raising(monkeypatch, "old * coefficient", "")
+    row = tiers.first_difference(mutate.load_edited(mutants.PORT, mutant.edits), [mutant.layer], "values")
+    kill = Kill("raising", mutant.layer, {"values": mutant.layer})
+    kill.note("live", row, 1.0)
+    assert kill.broken["live"] == row.sentence() and kill.layers["live"] == "" and not kill.killed_by
 
 
 def test_layers_that_a_change_cannot_reach_are_not_judged():

@@ -221,9 +221,9 @@ def test_a_difference_is_described_in_full():
 
 
 def test_problems_are_told_apart_by_kind_and_detail_and_never_by_their_words():
-    one, reworded = (Problem(ProblemKind.CALL, text, "ValueError") for text in ("raised ValueError: no", "failed"))
+    one, reworded = (Problem(ProblemKind.RAISED, text, "ValueError") for text in ("raised ValueError: no", "failed"))
     assert one == reworded
-    assert one != Problem(ProblemKind.CALL, one.text, "KeyError")
+    assert one != Problem(ProblemKind.RAISED, one.text, "KeyError")
     assert one != Problem(ProblemKind.FORM, one.text, "ValueError")
 
 
@@ -341,7 +341,7 @@ class Breaks(made.Answers):
 @pytest.mark.parametrize(
     ("how", "kind"),
     [
-        ("raises", ProblemKind.CALL),
+        ("raises", ProblemKind.RAISED),
         ("changes", ProblemKind.CALL),
         ("shares", ProblemKind.CALL),
         ("returns a list", ProblemKind.CALL),

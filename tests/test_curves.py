@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from parity.errors import CannotRun, FixtureError
+from parity.goldens import manifests
 from parity.runs import learners, spec
 from parity.runs.curves import Curve, Recorded, file_name, from_csv, manifest_entry, to_csv
 from parity.runs.learners import TrainingRun
@@ -109,7 +110,7 @@ def write_recorded(folder, toy, found):
     seeds = {str(seed): hashlib.sha256(to_csv(one)).hexdigest() for seed, one in found.items()}
     entry = {"spec": manifest_entry(toy), "seeds": seeds, "packages": {"jax": "0.8.1"}}
     entry["original"] = {"repository": "somewhere", "commit": "abc"}
-    (folder / "manifest.json").write_text(json.dumps({"curves": {toy.preset: entry}}))
+    manifests.write(folder / "manifest.json", {"curves": {toy.preset: entry}})
     return Recorded(folder)
 
 
@@ -214,7 +215,7 @@ def test_curves_of_other_settings_are_refused_but_for_shorter_runs(tmp_path):
 
 
 def test_absent_and_damaged_manifests_are_told(tmp_path):
-    with pytest.raises(FixtureError, match="no recorded curves"):
+    with pytest.raises(FixtureError, match="there are no recorded curves"):
         Recorded(tmp_path)
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(FixtureError, match="manifest.json is damaged"):

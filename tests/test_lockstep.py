@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from parity.errors import CannotRun, FixtureError
-from parity.goldens.store import manifest_bytes
+from parity.goldens import manifests
 from parity.mutants import Edit, catalogue, edits_of
 from parity.runs import spec, trace
 from parity.runs.lockstep import Comparison, compare, drift_ratio
@@ -307,7 +307,7 @@ def test_a_changed_manifest_is_refused(copy):
     copy.path.write_text(json.dumps(content))
     with pytest.raises(FixtureError, match="digest does not fit"):
         copy.specs()
-    copy.path.write_bytes(manifest_bytes({**content, "format": 99}))
+    copy.path.write_bytes(manifests.as_bytes({**content, "format": 99}))
     with pytest.raises(FixtureError, match="format 99"):
         copy.specs()
 

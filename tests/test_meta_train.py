@@ -287,7 +287,8 @@ def test_a_run_does_not_continue_from_other_weights(tmp_path: Path, capsys: pyte
     assert once(tmp_path / "second", "--weights", str(one), "--num-meta-updates", "1") == 0
     assert once(tmp_path / "second", "--weights", str(other)) == 2
     assert "was started from other weights, not from" in capsys.readouterr().err
-    assert once(tmp_path / "second", "--weights", str(one)) == 0
+    np.savez_compressed(again := tmp_path / "again.npz", **np.load(one))
+    assert once(tmp_path / "second", "--weights", str(again)) == 0
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

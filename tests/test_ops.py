@@ -128,3 +128,8 @@ def test_the_gradient_of_a_saturated_policys_entropy_keeps_its_digits():
     probs, apart = logits.detach().softmax(-1), logits.detach().unsqueeze(1) - logits.detach()
     without_cancelling = -probs * (apart * probs).sum(1)  # dH/dl_i = -p_i sum_j p_j (l_i - l_j)
     torch.testing.assert_close(gradient, without_cancelling, rtol=1e-12, atol=0.0)
+
+
+def test_two_hot_of_what_overflowed_is_no_number_and_no_error():
+    probs = ops.two_hot(torch.tensor([float("nan"), 1.0]), 5, 2.0)
+    assert probs[0].isnan().any() and probs[1].tolist() == ops.two_hot(torch.tensor([1.0]), 5, 2.0)[0].tolist()

@@ -10,9 +10,13 @@ import pytest
 from parity.__main__ import main
 from parity.errors import FixtureError
 from parity.files import write_atomically
-from parity.goldens.store import FIXTURES, Store, digest, file_name, layer_bytes, manifest_bytes, tensors_of
+from parity.goldens import manifests
+from parity.goldens.manifests import DIGESTS
+from parity.goldens.store import FIXTURES, Store, digest, file_name, layer_bytes, tensors_of
 from parity.layers import REGISTRY
 from parity.layers.draw import bell, case_inputs, generator
+from parity.runs.curves import Recorded
+from parity.runs.trace_store import TraceStore
 from parity.sigma import Rounding
 from parity.sketch import sketch
 from parity.tolerance import RECORDED
@@ -68,6 +72,58 @@ def test_changed_bits_of_sigma_in_the_manifest_are_refused(copy):
         load_all(copy)
 
 
+READERS = {
+    "manifest.json": lambda root: Store(root).layers(),
+    "traces/manifest.json": lambda root: TraceStore(root / "traces").specs(),
+    "curves/manifest.json": lambda root: Recorded(root / "curves").presets(),
+}
+
+
+@pytest.fixture
+def fixtures(tmp_path, monkeypatch):
+    """The manifests of the fixtures where tests may edit them, and the digests that the code has."""
+    for place in READERS:
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        shutil.copy(FIXTURES / place, tmp_path / place)
+    monkeypatch.setattr(manifests, "FIXTURES", tmp_path)
+    monkeypatch.setattr(manifests, "DIGESTS", tmp_path / "digests.json")
+    shutil.copy(DIGESTS, tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("place", READERS)
+def test_an_edited_manifest_is_refused_even_with_its_digest_computed_again(place, fixtures):
+    assert READERS[place](fixtures)
+    path = fixtures / place
+    edited = {**json.loads(path.read_text()), "machine": "another"}
+    path.write_text(json.dumps(edited))
+    with pytest.raises(FixtureError, match="digest does not fit its content"):
+        READERS[place](fixtures)
+    path.write_bytes(manifests.as_bytes(edited))
+    with pytest.raises(FixtureError, match=r"digests.json has another digest for it. Restore it with `git checkout"):
+        READERS[place](fixtures)
+
+
+@pytest.mark.parametrize("place", READERS)
+def test_recording_writes_the_digest_that_the_code_has_and_no_other(place, fixtures):
+    before = json.loads((fixtures / "digests.json").read_text())
+    manifests.write(fixtures / place, {**json.loads((fixtures / place).read_text()), "machine": "another"})
+    after = json.loads((fixtures / "digests.json").read_text())
+    assert READERS[place](fixtures) and [name for name in after if after[name] != before[name]] == [place]
+
+
+def test_manifests_of_other_folders_leave_the_code_as_it_is(fixtures, tmp_path_factory):
+    before = (fixtures / "digests.json").read_bytes()
+    elsewhere = tmp_path_factory.mktemp("out") / "manifest.json"
+    manifests.write(elsewhere, {"format": 4, "order": []})
+    assert manifests.read(elsewhere, "", {}, 4)["order"] == [] and (fixtures / "digests.json").read_bytes() == before
+
+
+def test_every_manifest_of_the_fixtures_has_its_digest_in_the_code():
+    places = {path.relative_to(FIXTURES).as_posix() for path in FIXTURES.rglob("manifest.json")}
+    assert places == set(READERS) == set(json.loads(DIGESTS.read_text()))
+
+
 def test_a_missing_golden_is_named(copy):
     (copy / "golden" / file_name(LAYER)).unlink()
     with pytest.raises(FixtureError, match="moving_average.normalize.safetensors.gz is missing"):
@@ -89,7 +145,7 @@ def test_a_truncated_golden_is_named(copy):
 
 def test_another_format_is_refused(copy):
     path = copy / "manifest.json"
-    path.write_bytes(manifest_bytes({**json.loads(path.read_text()), "format": 99}))
+    path.write_bytes(manifests.as_bytes({**json.loads(path.read_text()), "format": 99}))
     with pytest.raises(FixtureError, match="format 99"):
         load_all(copy)
 

@@ -79,6 +79,13 @@ def test_what_cannot_be_is_said_in_a_sentence_before_anything_is_done(more, mess
     assert not (tmp_path / "new").exists()
 
 
+def test_a_run_that_overflows_ends_with_a_sentence_and_goes_on_from_its_last_checkpoint(tmp_path, capsys):
+    assert command(tmp_path, "--steps", "4", "--reward-scale", "1e38") == 2
+    said = capsys.readouterr().err
+    assert "port.train: The learner step overflowed after rollout 1: adv_ema/moment2 is not finite" in said
+    assert said.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("name", "message"), [("CartPol-v1", "Did you mean"), ("Pendulum-v1", "continuous"), ("Catch-1x1", "too small")]
 )

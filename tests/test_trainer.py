@@ -17,9 +17,12 @@ from port.config import PolicyGradientConfig, get_settings_actor_critic
 from port.environments import Catch
 from port.evaluate.eval_loop import EvalConfig, EvalLoop
 from port.examples import own_network, step_functions
+from port.rollout_checks import check_learned
 from port.storage import checkpoint
 from port.train import CatchWorld, StepFunctions, TrainConfig, Trainer, load_rule
 from tests.small_rule import AGENT, CONFIG, meta_params, same
+
+NORMS = ("global_gradient_norm", "global_update_norm")
 
 
 def catch_trainer(out=None, **changes):
@@ -184,6 +187,31 @@ def test_nothing_is_learned_from_what_is_no_number(field, name, value):
     assert same(before, trainer.params) and trainer._buffer._added == kept and trainer.step == 5
     trainer.run(7)  # goes on with fresh episodes
     assert not same(before, trainer.params)
+
+
+@pytest.mark.parametrize("maker", [catch_trainer, corridor_trainer])
+def test_a_learner_step_that_overflows_stops_the_run_and_keeps_its_last_checkpoint(maker, tmp_path):
+    trainer = maker(tmp_path, checkpoint_every=2)
+    trainer.run(4)
+    kept, before = (tmp_path / "checkpoint.safetensors").read_bytes(), trees.flatten(trainer.state)
+    for x in trainer._buffer._kept["rewards"]:
+        x.fill_(3e38)  # finite, with squares that are not
+    with pytest.raises(FloatingPointError, match="overflowed after rollout 4: .* is not finite. Nothing was learned"):
+        trainer.run(6)
+    assert same(before, trees.flatten(trainer.state))
+    assert (tmp_path / "checkpoint.safetensors").read_bytes() == kept and trainer.step == 4
+
+
+@pytest.mark.parametrize("name", ["global_gradient_norm", "global_update_norm", "adv_ema/moment2"])
+def test_each_place_in_which_a_step_may_overflow_is_looked_at(name):
+    trainer = catch_trainer()
+    memory = trainer.state.meta_state
+    spoilt = {"adv_ema": memory.adv_ema._replace(moment2=torch.tensor(float("inf")))} if "/" in name else {}
+    logs = {key: torch.tensor(float("nan") if key == name else 1.0) for key in NORMS}
+    state = trainer.state._replace(meta_state=memory._replace(**spoilt))
+    check_learned(trainer.state, dict.fromkeys(NORMS, torch.tensor(1.0)), "")
+    with pytest.raises(FloatingPointError, match=f"overflowed in step 3: {name} is not finite"):
+        check_learned(state, logs, "in step 3")
 
 
 def test_an_observation_of_another_shape_is_refused():

@@ -1,17 +1,22 @@
 """Weights are found in order, and a wrong file is refused with what is wrong with it."""
 
 import argparse
+import dataclasses
 import hashlib
 import io
 import json
 import os
 import pathlib
 import pickle
+import zipfile
 
 import numpy as np
 import pytest
 
 from parity import weights
+from parity.runs.curves import manifest_entry
+from parity.runs.spec import preset
+from port.weights import load_npz
 from reference import weights as command
 
 TENSORS = {
@@ -28,7 +33,7 @@ def _npz(tensors) -> bytes:
 
 
 GOOD = _npz(TENSORS)
-EXPECTED = weights.Expected(hashlib.sha256(GOOD).hexdigest(), len(GOOD), 3, 1260)
+EXPECTED = weights.Expected(hashlib.sha256(GOOD).hexdigest(), len(GOOD), 3, 1260, weights.digest(TENSORS))
 
 
 @pytest.fixture(autouse=True)
@@ -107,8 +112,49 @@ def test_pickles_are_never_run(in_npz, tmp_path, monkeypatch):
     assert not (tmp_path / "gone-off").exists()
 
 
+def _saved_again(tensors, compression=zipfile.ZIP_DEFLATED, **more) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
+        for name, tensor in reversed(tensors.items()):
+            content = io.BytesIO()
+            np.save(content, np.asfortranarray(tensor))
+            archive.writestr(f"{name}.npy", content.getvalue())
+        for name, content in more.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
+def test_weights_saved_again_with_the_same_arrays_are_accepted(compression, tmp_path):
+    path = _write(tmp_path / "again.npz", _saved_again(TENSORS, compression))
+    assert _find(path) == weights.Weights(path, "path", EXPECTED.sha256)
+    loaded = weights.load_weights(path, download=False, expected=EXPECTED)
+    assert all(np.array_equal(loaded[name], TENSORS[name]) for name in TENSORS)
+
+
+ONE_BIT = TENSORS["conv/w"].copy()
+ONE_BIT.view(np.int32)[0, 1, 2] ^= 1
+NOT_THE_SAME = {
+    "one_bit": (_saved_again(TENSORS | {"conv/w": ONE_BIT}), "its numbers are other ones"),
+    "minus_zero": (_saved_again(TENSORS | {"lstm/linear/w": -TENSORS["lstm/linear/w"]}), "its numbers are other ones"),
+    "another_shape": (_saved_again(TENSORS | {"conv/w": TENSORS["conv/w"].reshape(5, 4)}), "its numbers are other"),
+    "another_name": (_saved_again({**TENSORS, "conv/w": ONE_BIT, "conv/v": ONE_BIT}), "holds 4 tensors instead of 3"),
+    "exchanged": (_saved_again({"a": TENSORS["conv/w"], **dict(list(TENSORS.items())[:2])}), "its numbers are other"),
+    "swapped_bytes": (_saved_again(TENSORS | {"conv/w": TENSORS["conv/w"].astype(">f4")}), "is >f4 instead of float32"),
+    "a_text": (_saved_again(TENSORS, **{"readme.txt": b"hello"}), "damaged: 'bytes' object|holds 4 tensors"),
+    "a_bomb": (_saved_again(TENSORS, **{"bomb.npy": bytes(10**6)}), "damaged: it unpacks to 1,0.*bytes"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_THE_SAME)
+def test_weights_saved_again_with_anything_else_are_refused(name, tmp_path):
+    content, reason = NOT_THE_SAME[name]
+    with pytest.raises(weights.WeightsError, match=f"is refused: .*({reason})"):
+        _find(_write(tmp_path / "again.npz", content))
+
+
 def test_right_digest_but_other_contents_is_refused(good):
-    strict = weights.Expected(EXPECTED.sha256, EXPECTED.size, 42, 1260)
+    strict = dataclasses.replace(EXPECTED, tensors=42)
     with pytest.raises(weights.WeightsError, match="3 tensors instead of 42"):
         weights.find_weights(good, download=False, expected=strict)
 
@@ -201,6 +247,18 @@ def test_the_command_returns_a_code_and_a_sentence(content, code, tmp_path, caps
 
 
 REAL = os.environ.get(weights.VARIABLE)
+
+
+@pytest.mark.skipif(not REAL, reason="DISCO103_WEIGHTS names no file")
+def test_the_real_weights_saved_again_are_the_published_ones_everywhere(tmp_path, monkeypatch):
+    monkeypatch.setenv(weights.VARIABLE, REAL)
+    published, path = preset("disco103"), tmp_path / "again.npz"
+    entry, params = manifest_entry(published), load_npz(REAL)
+    np.savez_compressed(path, **dict(reversed(weights.load_weights(REAL, download=False).items())))
+    monkeypatch.setenv(weights.VARIABLE, str(path))
+    assert manifest_entry(published) == entry and published.weights_path() == path
+    again = load_npz(path)
+    assert again.keys() == params.keys() and all(bool((again[name] == params[name]).all()) for name in params)
 
 
 @pytest.mark.skipif(not REAL, reason="DISCO103_WEIGHTS names no file")

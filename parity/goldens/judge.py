@@ -102,7 +102,7 @@ class Judge:
                     self.without_gradients.add(golden.layer)
                     continue
                 text = "raised NotImplementedError; leave a layer out of `layers` until it is there."
-                yield "value", Problem(ProblemKind.CALL, text)
+                yield "value", Problem(ProblemKind.RAISED, text, "NotImplementedError")
 
     def _call(self, golden: Golden, dtype: str, method: str) -> tuple[Answer, ...]:
         """The dicts that a method returns, one or two; a problem in their place if it raises or breaks the contract."""
@@ -119,7 +119,7 @@ class Judge:
             return (_changed(str(error)),) * count
         except Exception as error:
             name = type(error).__name__
-            return (Problem(ProblemKind.CALL, f"raised {name}: {error}", name),) * count
+            return (Problem(ProblemKind.RAISED, f"raised {name}: {error}", name),) * count
         answers = result if count == 2 else (result,)
         breach = _breach(answers, count, inputs, before)
         return (breach,) * count if breach else answers

@@ -10,26 +10,23 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
-import zlib
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from parity.errors import FixtureError
-from parity.files import canonical
+from parity.goldens import manifests
+from parity.goldens.manifests import FIXTURES as FIXTURES
 from parity.layers.spec import Arrays, Settings
 from parity.sigma import Rounding, decode, encode
 from parity.tolerance import RECORDED
 
 FORMAT = 4
-FIXTURES = (Path(__file__).resolve().parents[1] / "fixtures").resolve()  # a link, so that a wheel has them in `parity`
 
 
 def digest(array: np.ndarray) -> str:
@@ -152,13 +149,6 @@ def layer_bytes(goldens: list[Golden]) -> bytes:
     return gzip.compress(save_tensors(dict(sorted(flat.items()))), mtime=0)
 
 
-def manifest_bytes(content: dict[str, Any]) -> bytes:
-    """The manifest with the digest of its own content."""
-    body = {key: value for key, value in content.items() if key != "digest"}
-    whole = {**body, "digest": hashlib.sha256(canonical(body).encode()).hexdigest()}
-    return (json.dumps(whole, sort_keys=True, indent=0, allow_nan=False) + "\n").encode()  # unindented: it is large
-
-
 def _rounding(parts: dict[str, Arrays], bits: dict[str, list[int]]) -> Rounding:
     """What `tensors_of` wrote of it."""
     rounding = Rounding()
@@ -171,6 +161,9 @@ def _rounding(parts: dict[str, Arrays], bits: dict[str, list[int]]) -> Rounding:
     return rounding
 
 
+CASE = {"settings": dict, "origin": str, "meta_params": str, "stored": bool, "tensors": {str: str}}
+CASE |= {"bits": {"value": [int], "vjp": [int]}}
+FORM = {"order": [str], "layers": {str: {"sha256": str, "cases": {str: CASE}}}}  # of a manifest, as of `check_form`
 REMEDY = "Restore it with `git checkout -- fixtures`, or record again with `python -m reference record`."
 
 
@@ -184,19 +177,9 @@ class Store:
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """The manifest, its own digest checked."""
-        path = self.root / "manifest.json"
-        try:
-            content = json.loads(path.read_text())
-            body = {key: value for key, value in content.items() if key != "digest"}
-            stated = content["digest"]
-        except FileNotFoundError:
-            raise FixtureError(f"{path} is missing. {REMEDY}") from None
-        except (ValueError, KeyError, AttributeError) as error:
-            raise FixtureError(f"{path} is damaged ({type(error).__name__}: {error}). {REMEDY}") from None
-        if hashlib.sha256(canonical(body).encode()).hexdigest() != stated:
-            raise FixtureError(f"{path} is not what was recorded: its digest does not fit its content. {REMEDY}")
-        if content["format"] != FORMAT:
-            raise FixtureError(f"{path} has format {content['format']}; this version reads format {FORMAT}.")
+        content = manifests.read(path := self.root / "manifest.json", REMEDY, FORM, FORMAT)
+        if set(content["order"]) != set(content["layers"]):
+            raise FixtureError(f"{path} is damaged: its order does not name the layers that it lists. {REMEDY}")
         return content
 
     def layers(self) -> list[str]:
@@ -209,19 +192,16 @@ class Store:
 
     def entry(self, layer: str, case: str) -> dict[str, Any]:
         """A case's entry in the manifest."""
-        return self.manifest["layers"][layer]["cases"][case]
+        entry: dict[str, Any] = self.manifest["layers"][layer]["cases"][case]
+        return entry
 
     def _load_file(self, layer: str) -> Arrays:
         if layer in self._files:
             return self._files[layer]
         path = self.root / "golden" / file_name(layer)
-        try:
+        with manifests.reading(path, REMEDY, f"the goldens of {layer}"):
             content = path.read_bytes()
             tensors = load_tensors(gzip.decompress(content))
-        except FileNotFoundError:
-            raise FixtureError(f"{path} is missing: the goldens of {layer}. {REMEDY}") from None
-        except (SafetensorError, zlib.error, OSError, EOFError, ValueError, TypeError, KeyError) as error:
-            raise FixtureError(f"{path} is damaged: it is no readable safetensors file ({error}). {REMEDY}") from None
         self._check_digests(layer, tensors, path)
         if hashlib.sha256(content).hexdigest() != self.manifest["layers"][layer]["sha256"]:
             raise FixtureError(f"{path} is damaged outside its tensors: its sha256 is not the recorded one. {REMEDY}")
@@ -243,6 +223,10 @@ class Store:
 
     def load(self, layer: str, case: str, made_inputs: Arrays | None = None) -> Golden:
         """Reads one case; `made_inputs` are the inputs where they are made from a seed instead of stored."""
+        with manifests.reading(self.root / "manifest.json", REMEDY):
+            return self._golden(layer, case, made_inputs)
+
+    def _golden(self, layer: str, case: str, made_inputs: Arrays | None) -> Golden:
         tensors, entry = self._load_file(layer), self.entry(layer, case)
         parts: dict[str, Arrays] = {}
         for key in entry["tensors"]:

@@ -12,7 +12,8 @@ A mutant is data, a table in one of the files of `port/adapter/mutants/`:
     formula = "target <- c target + (1 - c) online"
     origin = "disco-torch history"
 
-A change in several places lists them instead: `edits = [{module = ..., old = ..., new = ...}, ...]`.
+A change in several places lists them instead: `edits = [{module = ..., old = ..., new = ...}, ...]`. A mutant that
+raises an error is broken, not killed, unless raising is the mistake: `raises = "ValueError"`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from parity.compare import ProblemKind, Row
 from parity.errors import CannotRun
 from parity.files import check_keys, read_tables
 from parity.implementation import Implementation
@@ -51,6 +53,7 @@ class Mutant:
         explanation: what people get wrong, and why.
         formula: the right formula.
         origin: where it was seen.
+        raises: name of the error that it raises; empty for a mutant that answers.
     """
 
     name: str
@@ -60,6 +63,12 @@ class Mutant:
     explanation: str
     formula: str
     origin: str
+    raises: str = ""
+
+    def is_broken(self, row: Row | None) -> bool:
+        """Whether a comparison says that it raised an error which is not its mistake."""
+        problem = row.problem if row else None
+        return bool(problem and problem.kind is ProblemKind.RAISED and problem.detail != self.raises)
 
 
 @lru_cache(maxsize=1)
@@ -85,8 +94,8 @@ def read(path: Path) -> list[Mutant]:
 def _checked(entry: Mapping[str, Any], subject: str, where: str) -> Mutant:
     where = f"{where} ({entry.get('name', 'without a name')})"
     allowed = {*TEXTS, "edits"} if "edits" in entry else {*TEXTS, *PLACE}
-    check_keys(entry, sorted(allowed), allowed, where)
-    for key in TEXTS:
+    check_keys(entry, sorted(allowed), {*allowed, "raises"}, where)
+    for key in (*TEXTS, *({"raises"} & set(entry))):
         if not isinstance(entry[key], str) or not entry[key].strip():
             raise CannotRun(f"{where}: {key} must be a text, and not empty.")
     name, layer = entry["name"], entry["layer"]
@@ -97,7 +106,8 @@ def _checked(entry: Mapping[str, Any], subject: str, where: str) -> Mutant:
     edits = tuple(_edit(place, where) for place in entry.get("edits", [{key: entry.get(key) for key in PLACE}]))
     if not edits:
         raise CannotRun(f"{where}: edits is empty, so nothing would change.")
-    return Mutant(name, subject, layer, edits, *(entry[key].strip() for key in ("explanation", "formula", "origin")))
+    texts = (entry.get(key, "").strip() for key in ("explanation", "formula", "origin", "raises"))
+    return Mutant(name, subject, layer, edits, *texts)
 
 
 def _edit(place: Mapping[str, Any], where: str) -> Edit:

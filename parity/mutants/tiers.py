@@ -34,6 +34,7 @@ class Kill:
         checks: tier -> the comparison that killed it.
         cases: tier -> the case that killed it.
         seconds: tier -> how long it took, up to the kill or to the end.
+        broken: tier -> the comparison in which it raised an error that is not its mistake.
     """
 
     mutant: str
@@ -42,11 +43,12 @@ class Kill:
     checks: dict[str, str] = field(default_factory=dict)
     cases: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
 
     @property
     def killed_by(self) -> list[str]:
-        """The tiers that killed it."""
-        return [tier for tier in TIERS if self.layers.get(tier, "") not in ("", NOT_RUN)]
+        """The tiers that killed it; none where it is broken."""
+        return [] if self.broken else [tier for tier in TIERS if self.layers.get(tier, "") not in ("", NOT_RUN)]
 
     @property
     def first(self) -> str:
@@ -61,7 +63,10 @@ class Kill:
 
     def note(self, tier: str, row: Row | None, seconds: float) -> None:
         """Adds the outcome of a tier."""
-        self.layers[tier], self.seconds[tier] = row.layer if row else "", seconds
+        self.seconds[tier] = seconds
+        if row and catalogue()[self.mutant].is_broken(row):
+            self.broken[tier], row = row.sentence(), None
+        self.layers[tier] = row.layer if row else ""
         if row:
             self.checks[tier], self.cases[tier] = row.sentence(), row.case
 
@@ -70,6 +75,7 @@ class Kill:
         mutant = catalogue()[self.mutant]
         about = {"mutant": mutant.name, "subject": mutant.subject, "origin": mutant.origin, "layer_named": self.named}
         verdict = {"killed": bool(self.killed_by), "first_layer": self.first, "at_layer_named": self.is_at_named}
+        verdict["raised"] = next(iter(self.broken.values()), "")
         tiers = {f"{tier}_layer": self.layers.get(tier, "") for tier in TIERS}
         times = {f"{tier}_seconds": round(self.seconds.get(tier, 0.0), 4) for tier in TIERS}
         return {**about, **verdict, **tiers, **times, "check": next(iter(self.checks.values()), "")}

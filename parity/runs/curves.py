@@ -17,7 +17,6 @@ An implementation that learns has one more method beside its layers:
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,13 +26,15 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from parity.errors import FixtureError
-from parity.goldens.store import FIXTURES
+from parity.goldens import manifests
+from parity.goldens.manifests import FIXTURES
 from parity.runs.spec import RunSpec
 
 LAST_EPISODES = 100  # over which the catch rate is taken
 FOLDER = FIXTURES / "curves"
 HEADER = "step,frames,catch_rate,value_loss,caught"
-REMEDY = "restore it with `git checkout -- fixtures`, or record it with `python -m reference curves`"
+REMEDY = "Restore it with `git checkout -- fixtures`, or record it with `python -m reference curves`."
+FORM = {"curves": {str: {"spec": {"loop": {"num_steps": int}}, "seeds": {str: str}}}}  # as of `check_form`
 Step: TypeAlias = tuple[int, Sequence[bool], float | None]
 
 
@@ -120,6 +121,8 @@ def from_csv(content: bytes, name: str) -> Curve:
                 f"{name}, line {number + 1}, is {line!r}; it must be step {number} as `{HEADER}`."
             ) from None
     curve = Curve.of(steps)
+    if not steps or list(curve.frames) != sorted((0, *curve.frames))[1:]:
+        raise FixtureError(f"{name} is no curve: it has no step, or its frames become fewer.")
     for number, (line, own) in enumerate(zip(lines, to_csv(curve).decode().split("\n"), strict=True), start=1):
         if line != own:
             what = "the catch rate is not the one of the episodes listed"
@@ -137,7 +140,7 @@ def manifest_entry(spec: RunSpec) -> dict[str, Any]:
     entry = spec.as_json()
     del entry["seed"]
     if spec.weights:
-        entry["weights_sha256"] = hashlib.sha256(spec.weights_path().read_bytes()).hexdigest()
+        entry["weights_sha256"] = spec.weights_sha256()
     return entry
 
 
@@ -146,14 +149,9 @@ class Recorded:
 
     def __init__(self, folder: Path = FOLDER):
         """Reads the manifest."""
-        self.folder, path = folder, folder / "manifest.json"
-        try:
-            self.manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            self._presets: dict[str, Any] = self.manifest["curves"]
-        except FileNotFoundError:
-            raise FixtureError(f"There are no recorded curves at {folder}; {REMEDY}.") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise FixtureError(f"{path} is damaged ({error}); {REMEDY}.") from None
+        self.folder, self.path = folder, folder / "manifest.json"
+        self.manifest = manifests.read(self.path, REMEDY, FORM, what="there are no recorded curves")
+        self._presets: dict[str, Any] = self.manifest["curves"]
 
     def presets(self) -> list[str]:
         """Those that were recorded."""
@@ -163,18 +161,17 @@ class Recorded:
         """Seed -> run, all of one preset; FixtureError where they were recorded with another spec."""
         entry = self._presets.get(spec.preset)
         if entry is None:
-            raise FixtureError(f"No curve of {spec.preset} is recorded in {self.folder}; {REMEDY}.")
-        _check_spec(spec, entry["spec"])
-        return {int(seed): self._read(spec.preset, int(seed), sha256) for seed, sha256 in entry["seeds"].items()}
+            raise FixtureError(f"No curve of {spec.preset} is recorded in {self.folder}. {REMEDY}")
+        with manifests.reading(self.path, REMEDY):
+            _check_spec(spec, entry["spec"])
+            return {int(seed): self._read(spec.preset, int(seed), sha256) for seed, sha256 in entry["seeds"].items()}
 
     def _read(self, preset: str, seed: int, sha256: str) -> Curve:
         path = self.folder / file_name(preset, seed)
-        try:
+        with manifests.reading(path, REMEDY):
             content = path.read_bytes()
-        except OSError:
-            raise FixtureError(f"{path} is missing; {REMEDY}.") from None
         if hashlib.sha256(content).hexdigest() != sha256:
-            raise FixtureError(f"{path} is damaged: its sha256 is not the one in the manifest; {REMEDY}.")
+            raise FixtureError(f"{path} is damaged: its sha256 is not the one in the manifest. {REMEDY}")
         return from_csv(content, str(path))
 
 
@@ -183,4 +180,4 @@ def _check_spec(spec: RunSpec, recorded: Mapping[str, Any]) -> None:
     wanted = manifest_entry(spec.with_steps(recorded["loop"]["num_steps"]))
     odd = [name for name in sorted({*wanted, *recorded}) if wanted.get(name) != recorded.get(name)]
     if odd:
-        raise FixtureError(f"The curves of {spec.preset} were recorded with another {odd[0]}; {REMEDY}.")
+        raise FixtureError(f"The curves of {spec.preset} were recorded with another {odd[0]}. {REMEDY}")

@@ -148,12 +148,22 @@ class RunSpec:
         except weights.WeightsError as error:
             raise FixtureError(f"Disco103's weights cannot be used: {error}") from None
 
+    def weights_sha256(self) -> str:
+        """Of the published file of the rule's weights, which are verified; one saved again holds the same weights."""
+        self.weights_path()
+        sha256: str = _card()["sha256"] if self.weights == "bundled" else weights.DISCO103.sha256
+        return sha256
+
     def meta_params(self) -> Arrays:
         """The rule's weights by the original's names; none for a rule without weights."""
         if not self.weights:
             return {}
-        with np.load(self.weights_path(), allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+        path = self.weights_path()
+        if self.weights == "disco103":
+            arrays = weights.read_verified(path)
+        else:
+            with np.load(path, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
         if params.meta(self.settings) != {name: array.shape for name, array in arrays.items()}:
             raise FixtureError(f"{self.name}: its settings are not the sizes of the weights {self.weights}.")
         return arrays

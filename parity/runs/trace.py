@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -21,7 +22,12 @@ LOGS = ("total_loss", "global_gradient_norm", "global_update_norm", "parameter_n
 SKETCH_WIDTH = 8  # sums of the parameters with random signs, from which drift is estimated
 DIGEST_BYTES = 8
 ACTION_BITS = 2
-PLAIN = ("logs", "sketches", "digests", "noise")  # columns of a trace that are stored as they are
+PLAIN = {  # columns of a trace that are stored as they are, [S, ...]
+    "logs": (np.float64, len(LOGS)),
+    "sketches": (np.float64, SKETCH_WIDTH),
+    "digests": (np.uint8, DIGEST_BYTES),
+    "noise": (np.uint8, DIGEST_BYTES),
+}
 STEPS_AFTER = 20  # still run after the first different action, from where two runs are no longer the same
 
 
@@ -178,7 +184,9 @@ def pack(actions: np.ndarray) -> np.ndarray:
 
 def unpack(packed: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """The inverse of `pack`."""
-    count = ACTION_BITS * int(np.prod(shape))
+    count = ACTION_BITS * math.prod(shape)
+    if packed.dtype != np.uint8 or packed.shape != (-(-count // 8),):
+        raise ValueError(f"actions are {packed.dtype} {packed.shape}")
     bits = np.unpackbits(packed, count=count, bitorder="little").reshape(-1, ACTION_BITS)
     return np.packbits(bits, axis=1, bitorder="little").reshape(shape)
 
@@ -194,6 +202,9 @@ def trace_bytes(trace: Trace) -> bytes:
 def trace_from(content: bytes, spec: RunSpec, dtype: str, direction: int = 0) -> Trace:
     """The inverse of `trace_bytes`; raises what safetensors and NumPy raise where the content does not fit."""
     arrays = load_tensors(content)
+    for name, (kind, width) in PLAIN.items():
+        if arrays[name].dtype != kind or arrays[name].shape != (len(arrays["logs"]), width):
+            raise ValueError(f"{name} is {arrays[name].dtype} {arrays[name].shape}")
     actions = unpack(arrays["actions"], (len(arrays["logs"]), *spec.rollout_shape))
     first = None
     if len(arrays["first"]):

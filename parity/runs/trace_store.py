@@ -8,7 +8,6 @@ with every initial parameter perturbed by one unit in the last place.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,13 +15,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from parity.errors import FixtureError
-from parity.files import canonical, write_atomically
-from parity.goldens.store import FIXTURES, manifest_bytes
+from parity.files import write_atomically
+from parity.goldens import manifests
+from parity.goldens.manifests import FIXTURES
 from parity.layers.spec import Arrays
 from parity.runs.spec import RunSpec
 from parity.runs.trace import Trace, trace_bytes, trace_from, trace_name
@@ -31,6 +30,9 @@ T = TypeVar("T")
 
 FORMAT = 2
 TRACES = FIXTURES / "traces"
+SPEC = {"preset": str, "rule": str, "weights": object, "seed": int, "agent": dict, "loop": {str: int}}
+TRACE = {"sha256": str, "dtype": str, "direction": int}
+FORM = {"runs": {str: {"spec": SPEC, "params": {"sha256": str}, "traces": {str: TRACE}}}}  # as of `check_form`
 REMEDY = "Restore it with `git checkout -- fixtures`, or record again with `python -m reference trace`."
 
 
@@ -48,19 +50,7 @@ class TraceStore:
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """The manifest, its own digest checked."""
-        try:
-            content: dict[str, Any] = json.loads(self.path.read_text())
-            body = {key: value for key, value in content.items() if key != "digest"}
-            is_intact = hashlib.sha256(canonical(body).encode()).hexdigest() == content["digest"]
-        except FileNotFoundError:
-            raise FixtureError(f"{self.path} is missing: there are no traces. {REMEDY}") from None
-        except (ValueError, KeyError, AttributeError) as error:
-            raise FixtureError(f"{self.path} is damaged ({type(error).__name__}: {error}). {REMEDY}") from None
-        if not is_intact:
-            raise FixtureError(f"{self.path} is not what was recorded: its digest does not fit its content. {REMEDY}")
-        if content["format"] != FORMAT:
-            raise FixtureError(f"{self.path} has format {content['format']}; this version reads format {FORMAT}.")
-        return content
+        return manifests.read(self.path, REMEDY, FORM, FORMAT, "there are no traces")
 
     @property
     def _runs(self) -> dict[str, Any]:
@@ -69,7 +59,8 @@ class TraceStore:
 
     def specs(self) -> dict[str, RunSpec]:
         """The recorded runs by name."""
-        return {name: RunSpec.from_json(entry["spec"]) for name, entry in self._runs.items()}
+        with manifests.reading(self.path, REMEDY):
+            return {name: RunSpec.from_json(entry["spec"]) for name, entry in self._runs.items()}
 
     def traces(self, run: str) -> list[tuple[str, int]]:
         """Dtype and direction of each trace of a run, the unperturbed ones first."""
@@ -103,16 +94,11 @@ class TraceStore:
 
     def _read(self, name: str, entry: dict[str, Any], parse: Callable[[bytes], T]) -> T:
         path = self._file(name)
-        try:
+        with manifests.reading(path, REMEDY):
             content = path.read_bytes()
-        except FileNotFoundError:
-            raise FixtureError(f"{path} is missing. {REMEDY}") from None
-        if hashlib.sha256(content).hexdigest() != entry["sha256"]:
-            raise FixtureError(f"{path} is damaged: its sha256 is not the recorded one. {REMEDY}")
-        try:
+            if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+                raise FixtureError(f"{path} is damaged: its sha256 is not the recorded one. {REMEDY}")
             return parse(content)
-        except (SafetensorError, ValueError, TypeError, KeyError) as error:
-            raise FixtureError(f"{path} holds no trace ({error}). {REMEDY}") from None
 
     def begin(self, provenance: dict[str, Any]) -> None:
         """Makes sure that what is added goes with what is there: same original, packages and flags."""
@@ -155,5 +141,5 @@ class TraceStore:
         self._write_manifest({**self.manifest, "runs": {**self._runs, name: entry}})
 
     def _write_manifest(self, content: dict[str, Any]) -> None:
-        write_atomically(self.path, manifest_bytes(content))
+        manifests.write(self.path, content)
         self.__dict__.pop("manifest", None)  # is read again

@@ -32,7 +32,7 @@ def train(spec: Any) -> Iterator[Step]:
     torch.set_num_threads(1)
     loop = EvalConfig(**asdict(spec.loop), seed=spec.seed)
     env, config = Catch(loop.rows, loop.columns), agent_config(spec)
-    meta_params: Params = weights.load_npz(spec.weights_path(), config.meta_net) if spec.weights else {}
+    meta_params: Params = weights.load_npz(spec.meta_params(), config.meta_net) if spec.weights else {}
     agent = Agent(config, env.observation_shape, env.num_actions)
     run = EvalLoop(agent, meta_params, loop)
     for _ in range(loop.num_steps):

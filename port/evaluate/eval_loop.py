@@ -21,6 +21,7 @@ from port.environments import Catch
 from port.evaluate import acting
 from port.networks.param_names import ObsSpec
 from port.replay import ReplayBuffer
+from port.rollout_checks import check_learned
 from port.types import LearnerState, Logs, Params, Rollout
 
 LAST_EPISODES = 100  # over which the catch rate is taken
@@ -249,7 +250,9 @@ class EvalLoop:
         logs: Logs = {}
         if len(self.buffer) >= config.min_buffer_size:
             batch = self.buffer.sample(config.batch_size)
-            self.state, logs = self._agent.learner_step(batch, self.state, self._meta_params)
+            state, logs = self._agent.learner_step(batch, self.state, self._meta_params)
+            check_learned(state, logs, f"in step {self._steps}")
+            self.state = state
         step, self._steps = self._steps, self._steps + 1
         frames = self._steps * config.rollout_length * config.num_envs
         return StepReport(step, frames, rollout, ended, catch_rate(self._returns), scalars(logs), self.state)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,7 +44,7 @@ class RunState(NamedTuple):
     members: Params  # states of the population, as of `Population.save`
     best_score: float
     best_step: int
-    weights: str = ""  # sha256 of the file that the run was started from, if any
+    weights: str = ""  # digest of the weights that the run was started from, if any
 
 
 def begin(config: MetaTrainConfig, files: Files, start_from: Path | None) -> RunState:
@@ -65,7 +64,7 @@ def start(config: MetaTrainConfig, start_from: Path | None) -> RunState:
     digest, net = "", config.agent.meta_net
     if start_from is not None:
         meta_params = weights.load_npz(start_from, net, DTYPE)
-        digest = hashlib.sha256(start_from.read_bytes()).hexdigest()
+        digest = checkpoint.digest(meta_params) or ""
     else:
         meta_params = init.init_meta_params(net, generator(config.seed, "meta_params"), DTYPE)
     return RunState(0, meta_params, optimizers.init_adam(meta_params), {}, float("-inf"), NEVER, digest)
@@ -81,12 +80,15 @@ def save(path: Path, state: RunState, config: MetaTrainConfig) -> None:
 def load(path: Path, config: MetaTrainConfig) -> RunState:
     """Reads a checkpoint; ValueError if it is damaged or belongs to other settings."""
     tensors, numbers, _ = checkpoint.load(path, asdict(config), free=FREE_SETTINGS)
-    members = {name: x for name, x in tensors.items() if name.startswith("member/")}
-    # In the order of a fresh start, not the file's: norms are summed in it, and must be the same to the last bit.
-    like = {n: torch.empty(shape, dtype=DTYPE) for n, shape in param_names.meta_shapes(config.agent.meta_net).items()}
-    rest = {name: x for name, x in tensors.items() if name not in members}
-    tree: dict[str, Any] = trees.unflatten({"meta_params": like, "opt": optimizers.init_adam(like)}, rest)
-    return RunState(meta_params=tree["meta_params"], opt_state=tree["opt"], members=members, **numbers)
+    with checkpoint.reading(path):
+        members = {name: x for name, x in tensors.items() if name.startswith("member/")}
+        # In the order of a fresh start, not the file's: norms are summed in it, and must be the same to the last bit.
+        like = {
+            n: torch.empty(shape, dtype=DTYPE) for n, shape in param_names.meta_shapes(config.agent.meta_net).items()
+        }
+        rest = {name: x for name, x in tensors.items() if name not in members}
+        tree: dict[str, Any] = trees.unflatten({"meta_params": like, "opt": optimizers.init_adam(like)}, rest)
+        return RunState(meta_params=tree["meta_params"], opt_state=tree["opt"], members=members, **numbers)
 
 
 def _check_folder(files: Files, config: MetaTrainConfig) -> None:

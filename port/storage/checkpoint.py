@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from port.storage.files import replace_file
 from port.types import Params
 
 FORMAT = "disco-parity training 1"
+ODD = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)  # of odd content
 ABOUT = "about"  # one entry: safetensors writes several in any order, and a file would not be the same bits again
 
 
@@ -47,22 +49,37 @@ def _array(tensor: Tensor) -> np.ndarray:
     return np.ascontiguousarray(array).reshape(array.shape)
 
 
+class CheckpointError(ValueError):
+    """A checkpoint that a run cannot go on from; the message names it and says what to do."""
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Makes CheckpointError of what reading a damaged checkpoint raises."""
+    import safetensors
+
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (*ODD, safetensors.SafetensorError) as problem:
+        remedy = "Restore it from a copy, remove it to start over, or use another --out."
+        raise CheckpointError(f"{path} is damaged ({type(problem).__name__}: {problem}). {remedy}") from None
+
+
 def load(path: Path, settings: Mapping[str, Any], device: str = "cpu", free: Collection[str] = ()) -> Checkpoint:
     """Reads a checkpoint; ValueError if it belongs to other settings but for the free ones, or is none."""
     import safetensors
 
-    try:
+    with reading(path):
         with safetensors.safe_open(path, framework="numpy") as file:
             about = json.loads((file.metadata() or {}).get(ABOUT, "{}"))
             names = list(file.keys())
             tensors = {name: torch.from_numpy(np.array(file.get_tensor(name))).to(device) for name in names}
-    except (OSError, ValueError, safetensors.SafetensorError) as problem:
-        remedy = "Restore it from a copy, remove it to start over, or use another --out."
-        raise ValueError(f"{path} is damaged ({problem}). {remedy}") from None
-    if about.get("format") != FORMAT:
-        raise ValueError(f"{path} is no checkpoint of this version.")
-    check_same(about["settings"], settings, path, free)
-    return Checkpoint(tensors, about["numbers"], about["settings"])
+        if about.get("format") != FORMAT:
+            raise CheckpointError(f"{path} is no checkpoint of this version.")
+        check_same(about["settings"], settings, path, free)
+        return Checkpoint(tensors, dict(about["numbers"]), about["settings"])
 
 
 def check_same(old: Mapping[str, Any], new: Mapping[str, Any], path: Path, free: Collection[str] = ()) -> None:
@@ -72,7 +89,9 @@ def check_same(old: Mapping[str, Any], new: Mapping[str, Any], path: Path, free:
     odd = [f"{name} {old.get(name)} -> {new.get(name)}" for name in changed]
     odd.sort(key=lambda text: not text.startswith(("environment.", "rule ")))  # what tells most comes first
     if odd:
-        raise ValueError(f"{path} was made with other settings ({'; '.join(odd[:5])}); use them, or another --out.")
+        raise CheckpointError(
+            f"{path} was made with other settings ({'; '.join(odd[:5])}); use them, or another --out."
+        )
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

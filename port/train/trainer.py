@@ -6,6 +6,7 @@ import json
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
+from operator import index
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from port.distributed import Averaging
 from port.evaluate import eval_loop
 from port.network import MlpNetwork, ModuleNetwork
 from port.replay import ReplayBuffer
+from port.rollout_checks import check_learned
 from port.storage import checkpoint
 from port.storage.checkpoint import Checkpoint
 from port.storage.files import replace_file
@@ -212,13 +214,8 @@ class Trainer:
         for _ in range(self.config.updates_per_rollout):
             batch = self._buffer.sample(self.config.batch_size)
             state, learned = self.agent.learner_step(batch, self.state, self.meta_params)
-            logs = eval_loop.scalars(learned)
-            if not np.isfinite(logs["global_gradient_norm"]):
-                raise FloatingPointError(
-                    f"The gradient is no number after rollout {self.step}; nothing was learned from it. Lower the "
-                    "learning rate or reward_scale."
-                )
-            self.state = state
+            check_learned(state, learned, f"after rollout {self.step}")
+            self.state, logs = state, eval_loop.scalars(learned)
         return logs
 
     def _row(self, ended: list[Episode], learned: dict[str, float]) -> dict[str, float]:
@@ -340,8 +337,7 @@ class Trainer:
             raise ValueError(problem)
         self.out.mkdir(parents=True, exist_ok=True)  # of each machine
         if self.rank > 0 and step:
-            path = ranks.path_of(self.out, self.averaging, step)
-            self._unpack(checkpoint.load(path, self.settings(), self.config.device))
+            self._load(ranks.path_of(self.out, self.averaging, step))
         self._check_ranks(f"after {self.step} rollouts")
         return found
 
@@ -352,13 +348,18 @@ class Trainer:
         path = out / ranks.NAME
         try:
             if path.is_file():
-                self._unpack(checkpoint.load(path, self.settings(), self.config.device))
+                self._load(path)
             text = json.dumps(self.settings(), indent=1, sort_keys=True) + "\n"
             replace_file(out / "config.json", text.encode())
             return logs.Logs(out, self.step)
         except BaseException:
             self._lock.release()
             raise
+
+    def _load(self, path: Path) -> None:
+        found = checkpoint.load(path, self.settings(), self.config.device)
+        with checkpoint.reading(path):
+            self._unpack(found)
 
     def _unpack(self, found: Checkpoint) -> None:
         numbers, tensors = found.numbers, found.tensors
@@ -372,5 +373,5 @@ class Trainer:
             like = rollouts.begin(self.world, torch.Generator(self.config.device), self.config.torch_dtype)
             self.world.restore(world)
             self._stream = trees.unflatten(like, checkpoint.part(tensors, "stream/"))
-        self.step, self.frames, self.episodes = (numbers[name] for name in ("step", "frames", "episodes"))
-        self._recent.extend(numbers["recent"])
+        self.step, self.frames, self.episodes = (index(numbers[name]) for name in ("step", "frames", "episodes"))
+        self._recent.extend(map(float, numbers["recent"]))

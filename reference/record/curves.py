@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from parity.errors import CannotRun
-from parity.files import canonical, write_atomically
+from parity.files import write_atomically
+from parity.goldens import manifests
 from parity.runs import curves, learners
 from parity.runs.curves import Curve, Recorded, file_name, manifest_entry, to_csv
 from parity.runs.learners import TrainingRun
@@ -87,7 +88,7 @@ def keep(spec: RunSpec, trained: dict[int, Curve], out: Path) -> None:
     others = Recorded(out).manifest["curves"] if path.is_file() else {}
     digests = {str(seed): hashlib.sha256(content).hexdigest() for seed, content in files.items()}
     entry = {"spec": manifest_entry(spec), "seeds": digests, **provenance()}
-    write_atomically(path, canonical({"columns": curves.HEADER, "curves": {**others, spec.preset: entry}}).encode())
+    manifests.write(path, {"columns": curves.HEADER, "curves": {**others, spec.preset: entry}})
     for stale in out.glob(f"{spec.preset}_seed*.csv"):
         if stale.name not in {file_name(spec.preset, seed) for seed in files}:
             stale.unlink()

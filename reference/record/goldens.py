@@ -20,7 +20,8 @@ from parity import weights
 from parity.command_line import chosen
 from parity.errors import CannotRun
 from parity.files import canonical, write_atomically
-from parity.goldens.store import FIXTURES, FORMAT, Store, file_name, manifest_bytes
+from parity.goldens import manifests
+from parity.goldens.store import FIXTURES, FORMAT, Store, file_name
 from parity.layers import REGISTRY
 from parity.layers.spec import from_notebooks
 from parity.tolerance import SAMPLES
@@ -214,7 +215,7 @@ def _write(root: Path, folder: Path, recorded: dict[str, Any], partial: bool) ->
         if flags_of(name) != FLAGS:
             layers[name]["flags"] = flags_of(name)
     order = [name for name in REGISTRY if name in layers]
-    write_atomically(root / "manifest.json", manifest_bytes({**header, "order": order, "layers": layers}))
+    manifests.write(root / "manifest.json", {**header, "order": order, "layers": layers})
     _remove_stale(root / "golden", {file_name(name) for name in layers})
 
 

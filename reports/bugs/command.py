@@ -57,7 +57,17 @@ class Matrix:
     @property
     def survivors(self) -> list[Kill]:
         """The mutants that no check kills."""
-        return [kill for kill in self.kills if not kill.killed_by]
+        return [kill for kill in self.kills if not (kill.killed_by or kill.broken)]
+
+    @property
+    def killed(self) -> int:
+        """How many are killed."""
+        return sum(bool(kill.killed_by) for kill in self.kills)
+
+    @property
+    def broken(self) -> list[Kill]:
+        """The mutants that raise an error, where that is not their mistake: they prove nothing."""
+        return [kill for kill in self.kills if kill.broken]
 
     @property
     def elsewhere(self) -> list[Kill]:
@@ -67,16 +77,21 @@ class Matrix:
     @property
     def is_good(self) -> bool:
         """Whether all are killed, and enough of them at the layer named."""
-        named = len(self.kills) - len(self.survivors) - len(self.elsewhere)
-        return not self.survivors and named >= NAMED_AT_LEAST * len(self.kills)
+        named = self.killed - len(self.elsewhere)
+        return self.killed == len(self.kills) and named >= NAMED_AT_LEAST * len(self.kills)
+
+    @property
+    def badge(self) -> str:
+        """The verdict in two words."""
+        worst = "broken" if self.broken else "survivors" if self.survivors else "killed elsewhere"
+        return "all killed" if self.is_good else worst
 
     def sentence(self) -> str:
         """The verdict."""
-        count = len(self.kills)
-        killed = count - len(self.survivors)
-        named = killed - len(self.elsewhere)
-        at_named = f"{named} ({named / count:.0%}) at the layer named"
-        return f"{killed} of {count} mutants killed ({killed / count:.0%}), {at_named}, in {self.seconds:.0f} s."
+        count, named = len(self.kills), self.killed - len(self.elsewhere)
+        killed = f"{self.killed} of {count} mutants killed ({self.killed / count:.0%})"
+        broken = f", {len(self.broken)} broken" if self.broken else ""
+        return f"{killed}, {named} ({named / count:.0%}) at the layer named{broken}, in {self.seconds:.0f} s."
 
 
 def results(
@@ -208,7 +223,7 @@ def section_of(matrix: Matrix, out: Path) -> page.Section:
             ("live", matrix.live),
         ],
         files=files,
-        badge="all killed" if matrix.is_good else "survivors" if matrix.survivors else "killed elsewhere",
+        badge=matrix.badge,
     )
 
 
@@ -271,6 +286,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.json:
         records = [kill.as_json() for kill in matrix.kills]
         write_atomically(args.json, (json.dumps(records, indent=1) + "\n").encode())
+    for kill in matrix.broken:
+        reason = next(iter(kill.broken.values()))
+        print(f"BROKEN: {kill.mutant}. {reason} Mend its edits, or write `raises` where the error is the mistake.")
     for kill in matrix.survivors:
         print(
             f"SURVIVOR: {kill.mutant}, which should be killed at {kill.named}: {catalogue()[kill.mutant].explanation}"

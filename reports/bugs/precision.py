@@ -53,7 +53,8 @@ def is_killed(name: str, precision: str, reached: Mapping[str, Entered]) -> bool
     mutant = catalogue()[name]
     layers = [layer for layer, functions in reached.items() if is_reached(mutant.edits, functions)]
     layers.sort(key=lambda layer: layer != mutant.layer)
-    return first_difference(load_edited(PORT, mutant.edits), layers, "values", (precision,)) is not None
+    row = first_difference(load_edited(PORT, mutant.edits), layers, "values", (precision,))
+    return row is not None and not mutant.is_broken(row)
 
 
 def store(counts: Mapping[str, Killed], path: Path = EVIDENCE) -> None:
