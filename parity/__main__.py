@@ -1,4 +1,4 @@
-"""`python -m parity list | check | trace | diagnose | new`."""
+"""`python -m parity list | check | trace | diagnose | compare | new`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ import argparse
 from collections.abc import Sequence
 
 from parity.command_line import exit_code
-from parity.commands import check, diagnose, listing, new, trace
+from parity.commands import check, compare, diagnose, listing, new, trace
 
-COMMANDS = {"list": listing, "check": check, "trace": trace, "diagnose": diagnose, "new": new}
+COMMANDS = {
+    "list": listing,
+    "check": check,
+    "trace": trace,
+    "diagnose": diagnose,
+    "compare": compare,
+    "new": new,
+}
 
 
 def parser() -> argparse.ArgumentParser:

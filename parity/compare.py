@@ -5,7 +5,8 @@ Structure comes first (type, shape, dtype, NaN and infinity patterns, blocks of 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -21,6 +22,7 @@ BINS_PER_SIGMA, NUM_BINS = 4, 33  # of the distribution of errors in sigmas
 class ProblemKind(StrEnum):
     """Why an output cannot be compared in numbers."""
 
+    NONE = ""  # it can
     RAISED = "raised"  # the layer raised an error
     CALL = "call"  # the layer broke the contract
     MISSING = "missing"  # the layer did not return it
@@ -32,6 +34,13 @@ class ProblemKind(StrEnum):
 
 
 NO_NUMBERS = frozenset((ProblemKind.RAISED, ProblemKind.CALL, ProblemKind.MISSING, ProblemKind.EXTRA, ProblemKind.FORM))
+JSON_TYPES: dict[Any, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "bool": (bool,),
+    "float": (float, int),
+    "float | None": (float, int, type(None)),
+}
 
 
 @dataclass(frozen=True)
@@ -105,10 +114,25 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         """The row for machines; infinities become null."""
-        kind = self.problem.kind if self.problem else ""
-        values = asdict(self) | {"index": list(self.index), "problem": str(self.problem or ""), "problem_kind": kind}
+        problem = self.problem or Problem(ProblemKind.NONE, "")
+        values = asdict(self) | {"index": list(self.index), "problem": problem.text}
+        values |= {"problem_kind": problem.kind, "problem_detail": problem.detail}
         del values["counts"]
         return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in values.items()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Row:
+        """The row that `as_json` gave, without its counts; KeyError, TypeError or ValueError where it gave no such."""
+        row: dict[str, Any] = {}
+        for each in fields(cls):
+            if each.type in JSON_TYPES:
+                value = values[each.name]
+                row[each.name] = np.inf if value is None and each.type == "float" else value
+                if not isinstance(row[each.name], JSON_TYPES[each.type]):
+                    raise TypeError(f"{each.name} is {value!r}")
+        kind, text, detail = (str(values[key]) for key in ("problem_kind", "problem", "problem_detail"))
+        problem = Problem(ProblemKind(kind), text, detail) if kind else None
+        return cls(**row, index=tuple(int(i) for i in values["index"]), problem=problem)
 
     def sentence(self) -> str:
         """Says what was compared and how far apart it is."""

@@ -15,12 +15,13 @@ from typing import Any, NoReturn, TypeVar
 
 import pytest
 
+from parity.compare import Row
 from parity.errors import CannotRun, FixtureError, WeightsMissing
 from parity.files import read_tables
 from parity.goldens import expected
 from parity.goldens.check import disco103
 from parity.goldens.store import Store
-from parity.goldens.table import coverage, provenance
+from parity.goldens.table import coverage, provenance, worst
 from parity.implementation import Implementation, load
 from parity.live.comparison import NoLiveReference, live_reference
 from parity.tolerance import PRECISIONS
@@ -115,6 +116,14 @@ def _opened_store() -> Store:
 def divergences(request: pytest.FixtureRequest) -> list[expected.Divergence]:
     """The known divergences."""
     return _or_exit(lambda: expected.load(request.config.getoption("--parity-expected")))
+
+
+def record_comparisons(test: pytest.Item, store: Store, reference: str, rows: Sequence[Row]) -> None:
+    """Gives a test the properties that JUnit's file shows: its worst comparison, the goldens and the reference."""
+    test.user_properties += [("reference", reference), ("goldens", store.manifest["digest"])]
+    if row := worst(rows):  # `record_property` would warn: this works in JUnit's default form all the same
+        numbers = {"sigmas": row.sigmas, "tolerance": row.tolerance, "error_over_tolerance": row.ratio}
+        test.user_properties += [(name, f"{number:.3g}") for name, number in numbers.items()]
 
 
 def is_ours(item: pytest.Item) -> bool:

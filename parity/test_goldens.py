@@ -20,7 +20,7 @@ from parity.goldens.store import Store, compact, digest
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
 from parity.layers.draw import case_inputs
-from parity.plugin import NOT_PROVIDED, require_layer
+from parity.plugin import NOT_PROVIDED, record_comparisons, require_layer
 
 FLOOR_OF_LAYERS = 50
 FLOOR_OF_COMPARISONS = 20_000
@@ -52,6 +52,7 @@ def test_golden(
     assert injected_error_is_found(golden, precisions), "an injected error passes for equal: this proves nothing"
     judge = Judge(implementation, precisions)
     rows = list(judge.rows(golden))
+    record_comparisons(request.node, store, f"recorded original {store.manifest['original']['commit'][:7]}", rows)
     different = [row.sentence() for row in unexpected(rows, divergences)]
     assert not different, f"{len(different)} of {len(rows)} differ:\n" + "\n".join(different[:12])
     is_strict = request.config.getoption("--parity-strict")

@@ -12,6 +12,7 @@ from parity.compare import Row
 from parity.goldens.check import Judge, asked_precisions, injected_error_is_found, load, rows_expected
 from parity.goldens.expected import Divergence
 from parity.goldens.store import Store
+from parity.goldens.table import worst
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
 from parity.live.comparison import WITHOUT_GRADIENTS, Sample, compare_live, reference_golden, worst_ratio
@@ -19,7 +20,7 @@ from parity.live.metamorphic import RELATIONS
 from parity.live.repro import write
 from parity.live.shrink import shrink
 from parity.live.strategies import HEAVY, samples
-from parity.plugin import require_layer
+from parity.plugin import record_comparisons, require_layer
 
 EXAMPLES, EXAMPLES_OF_HEAVY = 8, 3
 DEEP, SIZES_WHEN_DEEP = 100, 12
@@ -42,6 +43,7 @@ def _settings(request: pytest.FixtureRequest, layer: str) -> hypothesis.settings
 @pytest.mark.parametrize("layer", [name for name, layer in REGISTRY.items() if layer.is_live])
 def test_live(
     request: pytest.FixtureRequest,
+    store: Store,
     reference: Implementation,
     implementation: Implementation,
     divergences: list[Divergence],
@@ -53,6 +55,7 @@ def test_live(
     known = [d for d in divergences if d.layer == layer]
     precisions = asked_precisions(request.config.getoption("--parity-precision"))
     failures: list[tuple[Sample, Row]] = []
+    worst_of_samples: list[Row] = []
 
     @_settings(request, layer)
     @hypothesis.given(
@@ -61,6 +64,7 @@ def test_live(
     def equivalent(sample: Sample) -> None:
         rows = compare_live(reference, implementation, entry, sample, precisions)
         hypothesis.target(worst_ratio([row for row in rows if row.equal]), label="error over tolerance")
+        worst_of_samples.extend(filter(None, [worst(rows)]))
         different = [row for row in rows if not row.equal and not any(d.covers(row) for d in known)]
         if different:
             failures.append((sample, different[0]))
@@ -74,6 +78,8 @@ def test_live(
             path = _repro(name, reference, implementation, layer, precisions, *failures[0])
             error.add_note(f"{path} shows it on the smallest input that was found.")
         raise
+    finally:
+        record_comparisons(request.node, store, f"{reference.name} ({reference.description})", worst_of_samples)
 
 
 def _failure(row: Row) -> tuple[object, ...]:

@@ -1,15 +1,12 @@
 """Who uses whom, as design.md draws it: read from the sources, and tried where the rest is not there."""
 
-import importlib.metadata
 import subprocess
 import sys
-import tomllib
 
 import pytest
-from packaging.requirements import Requirement
 
 from tests import arrows
-from tests.helpers import ROOT, run_without
+from tests.helpers import ROOT, extras_alone, run_without
 
 FOLDERS = ("port", "parity", "reference", "reports")
 JAX_STACK = {"chex", "distrax", "haiku", "jax", "jaxlib", "jmp", "optax", "rlax"}
@@ -295,20 +292,6 @@ CHECK = """
 from parity.__main__ import main
 code = main(["check", *sys.argv[1:]])
 """
-
-
-def extras_alone():
-    """Top-level names of all packages that are installed and are not needed by the core, nor by what it needs."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    needed, ahead = {"disco-parity"}, project["dependencies"]
-    while ahead:
-        lines = [line for line in map(Requirement, ahead) if not line.marker or line.marker.evaluate({"extra": ""})]
-        new = {line.name for line in lines} - needed
-        needed |= new
-        ahead = [line for name in new for line in importlib.metadata.requires(name) or ()]
-    tops = importlib.metadata.packages_distributions()
-    normal = {name.lower().replace("_", "-") for name in needed}
-    return {top for top, names in tops.items() if not normal & {name.lower().replace("_", "-") for name in names}}
 
 
 def test_goldens_are_checked_where_only_the_core_is_installed():

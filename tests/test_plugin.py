@@ -4,9 +4,11 @@ import os
 import subprocess
 import sys
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 
+from parity.goldens.store import Store
 from parity.plugin import OPTIONS, fail_unless_allowed
 from tests.helpers import ROOT
 
@@ -66,3 +68,27 @@ def test_in_ci_a_skip_needs_a_reason(name, said, ci, outcome, tmp_path, monkeypa
     report = SimpleNamespace(skipped=True, outcome="skipped", longrepr=said)
     fail_unless_allowed(report, name, tmp_path / "allowed.toml")
     assert report.outcome == outcome
+
+
+PROPERTIES = {"reference", "goldens", "sigmas", "tolerance", "error_over_tolerance"}
+
+
+@pytest.mark.parametrize(
+    ("test", "reference", "plugin"),
+    [
+        ("test_goldens.py::test_golden[values/retrace[terminal_last]]", "recorded original 9059a29", "xdist.plugin"),
+        ("test_live.py::test_live[ops/kl]", "(", "_hypothesis_pytestplugin"),
+    ],
+    ids=["golden_in_a_worker", "live"],
+)
+def test_junit_has_sigmas_tolerance_goldens_and_reference(test, reference, plugin, tmp_path):
+    if "live" in test:
+        pytest.importorskip("jax")
+    file, workers = tmp_path / "junit.xml", ["-n", "1"] if "xdist" in plugin else []
+    options = ["-o", "addopts=--import-mode=importlib", "-p", plugin, *workers, "--junitxml", str(file)]
+    done = run_pytest(ROOT, *options, "--parity-impl", "tests.toy:right", str(ROOT / "parity" / test))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {each.get("name"): each.get("value") for each in ElementTree.parse(file).iter("property")}
+    assert found.keys() == PROPERTIES
+    assert found["goldens"] == Store().manifest["digest"] and reference in found["reference"]
+    assert 0 < float(found["error_over_tolerance"]) <= 1 and float(found["tolerance"]) > 0

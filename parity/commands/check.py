@@ -12,6 +12,7 @@ from rich.progress import track
 from parity.command_line import add_options, chosen, require_some, write_json
 from parity.goldens import expected
 from parity.goldens.check import Outcome, asked_precisions, check_layer
+from parity.goldens.compared import check_as_json
 from parity.goldens.store import Store
 from parity.goldens.table import WIDE, closing_lines, coverage, provenance, terminal_table
 from parity.implementation import load
@@ -42,8 +43,7 @@ def run(args: argparse.Namespace) -> int:
     console.print(terminal_table(outcome.rows, console.width))
     for line in [*closing_lines(outcome, entries), coverage(implementation)]:
         print(line)
-    rows = [row.as_json() for row in outcome.rows]
-    write_json(args.json, {"median_tolerance_float64": outcome.median_tolerance, "comparisons": rows})
+    write_json(args.json, check_as_json(outcome, entries, implementation, store))
     bad = expected.unexpected(outcome.rows, entries) or expected.problems(outcome.rows, entries)
     lacking = [*outcome.not_provided, *(f"the VJP of {layer}" for layer in sorted(outcome.without_gradients))]
     if args.strict and lacking:
