@@ -62,6 +62,7 @@ LEVELS = {
     "parity": (
         ". errors tolerance weights",
         "files layers",
+        "bridge",
         "adapters diagram implementation sigma sketch",
         "command_line compare",
         "goldens",
