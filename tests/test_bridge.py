@@ -23,12 +23,12 @@ EXAMPLE = ROOT / "parity" / "examples" / "signed_hyperbolic.c"
 CALL = ("ops/kl", {"p_logits": np.zeros((5, 3, 3))}, {"T": 5}, "float64")
 
 
-def compiled(source, folder):
+def compiled(source, folder, *options):
     """The path of the program that a C source gives."""
     if shutil.which("cc") is None:
         pytest.skip("There is no C compiler here.")
     program = folder / source.stem
-    subprocess.run(["cc", "-Wall", "-Wextra", "-Werror", "-o", str(program), str(source), "-lm"], check=True)
+    subprocess.run(["cc", "-Wall", "-Wextra", "-Werror", *options, "-o", str(program), str(source), "-lm"], check=True)
     return program
 
 
