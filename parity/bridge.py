@@ -105,7 +105,9 @@ def _parsed(answer: bytes) -> tuple[dict[str, str], Arrays]:
         tensors = load(answer)
         metadata = json.loads(answer[8 : 8 + int.from_bytes(answer[:8], "little")]).get("__metadata__")
     except Exception as error:
-        raise ProgramFailed(f"the program's answer is no safetensors file: {error}; it begins {answer[:40]!r}") from None
+        raise ProgramFailed(
+            f"the program's answer is no safetensors file: {error}; it begins {answer[:40]!r}"
+        ) from None
     return metadata or {}, tensors
 
 
@@ -135,7 +137,7 @@ class Process:
     def ask(self, request: bytes, seconds: float) -> bytes:
         """The answer to a request, or ProgramFailed."""
         is_late = threading.Event()
-        timer = threading.Timer(seconds, lambda: (is_late.set(), _kill(self._popen)))
+        timer = threading.Timer(seconds, _kill, [self._popen, is_late])
         timer.start()
         try:
             self._refuse_what_is_there_already()
@@ -189,8 +191,10 @@ class Process:
         return f"; its standard error ends: {said}" if said else ""
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes], is_late: threading.Event | None = None) -> None:
     """Ends a process and what it has started."""
+    if is_late is not None:
+        is_late.set()
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
 

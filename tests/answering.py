@@ -1,4 +1,4 @@
-"""A program that speaks the protocol of `cmd:` and misbehaves as its first argument says; the second is a log of pids."""
+"""A program for `cmd:` that misbehaves as its first argument says; the second one is a log of its pids."""
 
 import os
 import signal

@@ -1,7 +1,6 @@
 """`--impl cmd:PROGRAM`: programs in other languages, and programs that misbehave."""
 
 import gc
-import os
 import re
 import shutil
 import subprocess

@@ -160,5 +160,7 @@ def test_a_file_is_not_overwritten_and_a_layer_must_exist(tmp_path, capsys):
 def test_the_file_is_loaded_from_the_folder_that_it_is_in(tmp_path):
     written("numpy", tmp_path)
     command = [sys.executable, "-m", "parity", "check", "--impl", "fresh_numpy:implementation"]
-    done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2 and "fresh_numpy provides no layer" in done.stderr

@@ -95,7 +95,9 @@ def template(framework: str, module: str, names: Sequence[str]) -> str:
     """The whole file."""
     head, body, tail = (TEMPLATES / f"{framework}.txt").read_text(encoding="utf-8").split("%%\n")
     layers = [REGISTRY[name] for name in names]
-    with_logs = [layer.name for layer in layers if any(name.startswith("log/") for name in layer.outputs(layer.settings))]
+    with_logs = [
+        layer.name for layer in layers if any(name.startswith("log/") for name in layer.outputs(layer.settings))
+    ]
     values = {"module": module, "all_optional": " ".join(f"{name}=log/*" for name in with_logs)}
     lines = list(_filled(head, values, {"families": list(_families(layers))}))
     for layer in layers:
@@ -114,7 +116,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
     parser.add_argument("file", type=Path, help="file to write; it must not exist yet")
     parser.add_argument("--framework", choices=list(FRAMEWORKS), default="numpy", help="cmd is a program, in C")
-    parser.add_argument("--layers", nargs="+", default=["essentials"], metavar="LAYER", help="essentials, all, or names")
+    parser.add_argument(
+        "--layers", nargs="+", default=["essentials"], metavar="LAYER", help="essentials, all, or names"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -123,7 +127,9 @@ def run(args: argparse.Namespace) -> int:
     if args.file.exists():
         raise CannotRun(f"{args.file} exists already; name a file that does not.")
     if not args.file.stem.isidentifier() or args.file.suffix != suffix:
-        raise CannotRun(f"{args.file.name} is no name for --framework {args.framework}; choose one like my_port{suffix}.")
+        raise CannotRun(
+            f"{args.file.name} is no name for --framework {args.framework}; choose one like my_port{suffix}."
+        )
     groups = {"essentials": knowledge()["essentials"], "all": list(REGISTRY)}
     names = chosen([name for asked in args.layers for name in groups.get(asked, [asked])], list(REGISTRY))
     write_atomically(args.file, template(args.framework, args.file.stem, names).encode())
