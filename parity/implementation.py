@@ -27,6 +27,7 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from parity import bridge
 from parity.errors import CannotRun
 from parity.layers import REGISTRY
 from parity.layers.spec import Arrays, Settings
@@ -66,7 +67,9 @@ class Implementation(Protocol):
 
 
 def load(name: str) -> Implementation:
-    """Imports an implementation: a known name, or `package.module:attribute`, from the current folder too."""
+    """An implementation: a known name; `package.module:attribute`, from the current folder too; or `cmd:PROGRAM`."""
+    if name.startswith(bridge.PREFIX):
+        return _checked(bridge.Program(name.removeprefix(bridge.PREFIX)), name)
     target = KNOWN.get(name, name)
     module_name, _, attribute = target.partition(":")
     if not attribute:

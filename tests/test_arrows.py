@@ -59,6 +59,7 @@ LEVELS = {
     "parity": (
         ". errors tolerance weights",
         "files layers",
+        "bridge",
         "adapters diagram implementation sigma sketch",
         "command_line compare",
         "goldens",

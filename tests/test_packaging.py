@@ -55,6 +55,9 @@ def test_the_wheel_says_that_it_is_typed(wheel):
         (".json", "port/bundled", 1),
         (".j2", "reports/page/templates", 8),
         (".toml", "parity", 1),
+        (".txt", "parity/templates", 4),
+        (".toml", "parity/templates", 1),
+        (".c", "parity/examples", 1),
     ],
 )
 def test_the_wheel_has_every_file_of_a_kind(suffix, folder, at_least, wheel):

@@ -2,8 +2,6 @@
 
 import io
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -156,23 +154,6 @@ def test_an_implementation_that_cannot_be_loaded_gets_a_sentence(capsys, name, s
 
 def test_an_implementation_is_loaded_by_name():
     assert plugging.load("tests.toy:implementation") is toy.implementation
-
-
-def test_the_template_loads_and_does_not_overwrite(tmp_path, capsys):
-    file = tmp_path / "fresh_adapter.py"
-    assert main(["new", str(file)]) == 0
-    done = subprocess.run(
-        [sys.executable, "-c", "import fresh_adapter as a; print(a.implementation.name, len(a.LAYERS))"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.split() == ["fresh_adapter", "0"], done.stderr
-    assert "values_retrace" in file.read_text()
-    assert main(["new", str(file)]) == 2
-    assert main(["new", str(tmp_path / "no-name.py")]) == 2
-    assert "exists already" in capsys.readouterr().err
 
 
 def test_what_is_no_implementation_is_refused_before_any_work(monkeypatch, capsys):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from parity.bridge import PREFIX
 from parity.compare import Row
 from parity.files import write_atomically
 from parity.goldens.store import Golden
@@ -46,7 +47,8 @@ sys.exit(int(not is_equal))
 '''
 CALL = """\
 sys.path.append(os.getcwd())
-implementation = getattr(importlib.import_module({module!r}), {attribute!r})
+{loading}
+
 got = implementation.{call}[{output!r}]"""
 
 
@@ -111,6 +113,9 @@ def text_of(script: Script, golden: Golden, kind: str, output: str, precision: s
 def source(golden: Golden, row: Row, implementation: str, file: str) -> str:
     """The text of a file that calls an implementation."""
     module, _, attribute = KNOWN.get(implementation, implementation).partition(":")
+    loading = f"import importlib\n\nimplementation = getattr(importlib.import_module({module!r}), {attribute!r})"
+    if implementation.startswith(PREFIX):
+        loading = f"from parity.bridge import Program\n\nimplementation = Program({attribute!r})"
     is_vjp, dtype, output = row.kind == "vjp", computed_in(row.dtype), row.output
     given = f"{golden.layer!r}, INPUTS, SETTINGS, {dtype!r}"
     call = f"vjp({given}, COTANGENTS, [{output!r}])" if is_vjp else f"run({given})"
@@ -120,8 +125,8 @@ def source(golden: Golden, row: Row, implementation: str, file: str) -> str:
     )
     script = Script(
         head,
-        imports="import importlib\nimport os",
-        call=CALL.format(module=module, attribute=attribute, call=call, output=output),
+        imports="import os",
+        call=CALL.format(loading=loading, call=call, output=output),
         what=f"{'VJP with respect to' if is_vjp else 'output'} {output} of {golden.layer}",
     )
     return text_of(script, golden, row.kind, output, row.dtype)
