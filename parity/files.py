@@ -10,11 +10,14 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from parity.errors import CannotRun
+from parity.errors import CannotRun, FixtureError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all."""
+    """Writes a file whole or not at all; into a device or a pipe, which must stay what it is, at once."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        path.write_bytes(content)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -30,14 +33,42 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def read_tables(path: Path, name: str) -> list[dict[str, Any]]:
-    """The tables [[name]] of a TOML file."""
+    """The tables [[name]] of a TOML file, which holds nothing else."""
     try:
-        tables: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))[name]
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables: list[dict[str, Any]] = content.pop(name)
     except FileNotFoundError:
         raise CannotRun(f"There is no file {path}.") from None
-    except (tomllib.TOMLDecodeError, KeyError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, KeyError, RecursionError) as error:
         raise CannotRun(f"{path} is no list of [[{name}]] tables ({error}).") from None
+    if content or not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        other = f"it has {next(iter(content))!r} too" if content else f"{name} is something else"
+        raise CannotRun(f"{path} is no list of [[{name}]] tables ({other}).")
     return tables
+
+
+def read_json(path: Path, keys: Collection[str], remedy: str) -> dict[str, Any]:
+    """An object with these keys (and others) from a JSON file; FixtureError says what is wrong with it.
+
+    Args:
+        path: of the file.
+        keys: that it must have.
+        remedy: a sentence on how to get it back.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+    except FileNotFoundError:
+        raise FixtureError(f"{path} is missing. {remedy}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise FixtureError(f"{path} is damaged ({type(error).__name__}: {error}). {remedy}") from None
+    lacking = [key for key in keys if not isinstance(content, dict) or key not in content]
+    if lacking or not isinstance(content, dict):
+        raise FixtureError(f"{path} is damaged (it has no {', '.join(lacking) or 'keys'}). {remedy}")
+    return content
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def check_keys(table: Mapping[str, Any], required: Collection[str], allowed: Collection[str], where: str) -> None:

@@ -6,7 +6,6 @@ carries an error of about one sigma, so the difference is about normal with a st
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -14,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from parity.compare import BINS_PER_SIGMA, NUM_BINS, Row
+from parity.files import read_json
 
 FILE = "calibration.json"  # in the fixtures
+REMEDY = "Restore it with `git checkout -- fixtures`, or measure again with `python -m reference calibrate`."
 
 
 @dataclass
@@ -67,9 +68,11 @@ def recorded(root: Path) -> dict[str, Held]:
 def layers_done(root: Path) -> dict[str, Any]:
     """The evidence by layer; empty where there is none, or where it was measured on other goldens."""
     path = root / FILE
-    known: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {"manifest": "", "layers": {}}
-    goldens = json.loads((root / "manifest.json").read_text())["digest"]
-    layers: dict[str, Any] = known["layers"] if known["manifest"] == goldens else {}
+    if not path.exists():
+        return {}
+    known = read_json(path, ("manifest", "layers"), REMEDY)
+    goldens = read_json(root / "manifest.json", ("digest",), REMEDY)
+    layers: dict[str, Any] = known["layers"] if known["manifest"] == goldens["digest"] else {}
     return layers
 
 
