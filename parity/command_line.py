@@ -36,6 +36,7 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130  # by Ctrl-C or SIGTERM
 
 
+ENDING = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 1.0  # seconds that a command has to end in order after a signal; then it ends at once
 SENTENCES = (CannotRun, FixtureError, WeightsMissing, WeightsError)
 STANDARD_OUTPUT = Path("-")
@@ -139,12 +140,13 @@ def ending_on_signals(program: str) -> Iterator[None]:
 
     def watch() -> None:  # in a thread: the main one may be inside a compiler, where no handler runs
         with open(reader, "rb", buffering=0) as signals:
-            if signals.read(1) and not has_ended.wait(PATIENCE):
-                leave(program)
-                os._exit(ExitCode.INTERRUPTED)
+            while number := signals.read(1):  # of each signal that has a handler, also another's
+                if number[0] in ENDING and not has_ended.wait(PATIENCE):
+                    leave(program)
+                    os._exit(ExitCode.INTERRUPTED)
 
     threading.Thread(target=watch, daemon=True).start()
-    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, signal.default_int_handler) for number in ENDING}
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
         yield

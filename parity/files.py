@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from parity.errors import CannotRun, FixtureError
+from parity.errors import CannotRun
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -45,30 +45,6 @@ def read_tables(path: Path, name: str) -> list[dict[str, Any]]:
         other = f"it has {next(iter(content))!r} too" if content else f"{name} is something else"
         raise CannotRun(f"{path} is no list of [[{name}]] tables ({other}).")
     return tables
-
-
-def read_json(path: Path, keys: Collection[str], remedy: str) -> dict[str, Any]:
-    """An object with these keys (and others) from a JSON file; FixtureError says what is wrong with it.
-
-    Args:
-        path: of the file.
-        keys: that it must have.
-        remedy: a sentence on how to get it back.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
-    except FileNotFoundError:
-        raise FixtureError(f"{path} is missing. {remedy}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise FixtureError(f"{path} is damaged ({type(error).__name__}: {error}). {remedy}") from None
-    lacking = [key for key in keys if not isinstance(content, dict) or key not in content]
-    if lacking or not isinstance(content, dict):
-        raise FixtureError(f"{path} is damaged (it has no {', '.join(lacking) or 'keys'}). {remedy}")
-    return content
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
 
 
 def check_keys(table: Mapping[str, Any], required: Collection[str], allowed: Collection[str], where: str) -> None:

@@ -6,6 +6,7 @@ carries an error of about one sigma, so the difference is about normal with a st
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.compare import BINS_PER_SIGMA, NUM_BINS, Row
-from parity.files import read_json
+from parity.goldens import manifests
 
 FILE = "calibration.json"  # in the fixtures
 REMEDY = "Restore it with `git checkout -- fixtures`, or measure again with `python -m reference calibrate`."
@@ -70,10 +71,10 @@ def layers_done(root: Path) -> dict[str, Any]:
     path = root / FILE
     if not path.exists():
         return {}
-    known = read_json(path, ("manifest", "layers"), REMEDY)
-    goldens = read_json(root / "manifest.json", ("digest",), REMEDY)
-    layers: dict[str, Any] = known["layers"] if known["manifest"] == goldens["digest"] else {}
-    return layers
+    with manifests.reading(path, REMEDY):
+        known = json.loads(path.read_text(encoding="utf-8"))
+        goldens = json.loads((root / "manifest.json").read_text(encoding="utf-8"))
+        return dict(known["layers"]) if known["manifest"] == goldens["digest"] else {}
 
 
 def by_chance(bins: int = NUM_BINS) -> list[float]:
