@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdo
 from contextvars import ContextVar
 from enum import IntEnum
 from multiprocessing import resource_tracker
+from os import _exit  # an adapter may put another in its place
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,7 @@ def ending_on_signals(program: str) -> Iterator[None]:
             while number := signals.read(1):  # of each signal that has a handler, also another's
                 if number[0] in ENDING and not has_ended.wait(PATIENCE):
                     leave(program)
-                    os._exit(ExitCode.INTERRUPTED)
+                    _exit(ExitCode.INTERRUPTED)
 
     threading.Thread(target=watch, daemon=True).start()
     before = {number: signal.signal(number, signal.default_int_handler) for number in ENDING}

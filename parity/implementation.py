@@ -24,8 +24,9 @@ import difflib
 import importlib
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -80,7 +81,7 @@ def load(name: str) -> Implementation:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # the command `pytest` does not look there by itself
     try:
-        with np.errstate():
+        with contained():
             module = importlib.import_module(module_name)
         if not hasattr(module, attribute):
             raise CannotRun(f"Module {module_name} has no {attribute!r}.")
@@ -94,6 +95,24 @@ def load(name: str) -> Implementation:
         raise CannotRun(f"Implementation {name!r} needs the module {error.name!r}, not installed here.{hint}") from None
     except BaseException as error:  # SystemExit, too: a module that ends the process has shown nothing
         raise CannotRun(f"Importing {module_name} failed with {in_words(error)}") from error
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """What foreign code does to the process ends with the block: NumPy's error state, and `os._exit` without a verdict."""
+    owner, end = os.getpid(), os._exit
+
+    def refuse(code: int) -> NoReturn:
+        if os.getpid() == owner:
+            raise SystemExit(f"os._exit({code})")
+        end(code)  # of a process that was forked in the block
+
+    os._exit = refuse
+    try:
+        with np.errstate():
+            yield
+    finally:
+        os._exit = end
 
 
 def _checked(found: Implementation, name: str) -> Implementation:

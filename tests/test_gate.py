@@ -50,6 +50,7 @@ ANSWERS = {
     ),
     "a_subclass": ("return {'out': right['out'].view(np.recarray)}", 1, "plain numpy.ndarray, got recarray"),
     "system_exit": ("sys.exit(0)", 2, "raised SystemExit: 0"),
+    "os_exit": ("import os\nos._exit(0)", 2, "raised SystemExit: os._exit(0)"),
     "skipped": ("import pytest\npytest.skip('later')", 2, "raised Skipped: later"),
     "its_own_base_exception": ("class Odd(BaseException): pass\nraise Odd('odd')", 2, "raised Odd: odd"),
     "no_text": (
