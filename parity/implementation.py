@@ -99,13 +99,13 @@ def load(name: str) -> Implementation:
 
 @contextmanager
 def contained() -> Iterator[None]:
-    """What foreign code does to the process ends with the block: NumPy's error state, and `os._exit` without a verdict."""
+    """What foreign code does to the process ends with the block: NumPy's error state, and an end by `os._exit`."""
     owner, end = os.getpid(), os._exit
 
-    def refuse(code: int) -> NoReturn:
+    def refuse(status: int) -> NoReturn:
         if os.getpid() == owner:
-            raise SystemExit(f"os._exit({code})")
-        end(code)  # of a process that was forked in the block
+            raise SystemExit(f"os._exit({status})")
+        end(status)  # of a process that was forked in the block
 
     os._exit = refuse
     try:
