@@ -84,16 +84,9 @@ class Features:
 
 
 def build_inputs(features: Features, option: InputOption, params: Params, scope: str = "") -> tuple[Tensor, Tensor]:
-    """Input vector of each step, and embedding of each action.
+    """Input vector of each step [T, B, F], and embedding of each action [T, B, A, C].
 
-    Args:
-        features: of the rollout.
-        option: which features.
-        params: meta-parameters; the nets used are `scope` + y_net, z_net and policy_net.
-        scope: "" for the meta-network, "meta_rnn/" for the meta-RNN.
-
-    Returns:
-        [T, B, F], and [T, B, A, C].
+    The nets are `scope` + y_net, z_net and policy_net, where the scope is "" or, for the meta-RNN, "meta_rnn/".
 
     Reference: disco_rl/networks/meta_nets.py::_construct_input
     """
@@ -134,12 +127,7 @@ def policy_target(params: Params, x: Tensor, policy_embedding: Tensor) -> Tensor
 
 
 def heads(params: Params, x: Tensor, policy_embedding: Tensor) -> Outputs:
-    """All outputs of the meta-network.
-
-    Args:
-        params: meta-parameters.
-        x: [T, B, H], gated.
-        policy_embedding: [T, B, A, C].
+    """All outputs of the meta-network, from gated x [T, B, H] and each action's embedding [T, B, A, C].
 
     Returns:
         pi [T, B, A], y [T, B, P], z [T, B, P] and meta_input_emb [T, B, 1].
@@ -167,15 +155,7 @@ def meta_rnn(
 ) -> LstmState:
     """One step of the RNN that runs over the agent's lifetime, on the average over the rollout and over all ranks.
 
-    Args:
-        params: meta-parameters.
-        xs: [T, B, F], as of `meta_rnn_inputs`.
-        outs: of the meta-network: y [T, B, P] and meta_input_emb [T, B, 1] are read.
-        state: two of [M].
-        averaging: over ranks.
-
-    Returns:
-        The new state.
+    It reads `xs` [T, B, F], from `meta_rnn_inputs`, and the targets y [T, B, P] and meta_input_emb [T, B, 1].
 
     Reference: disco_rl/networks/meta_nets.py::MetaLSTM.unroll
     """
@@ -193,17 +173,7 @@ def meta_net(
     option: InputOption,
     averaging: Averaging | None = None,
 ) -> tuple[Outputs, LstmState]:
-    """The whole meta-network.
-
-    Args:
-        params: meta-parameters.
-        inputs: of the rule, with `extra_from_rule` filled in.
-        state: of the meta-RNN, two of [M].
-        option: which features it reads.
-        averaging: over ranks, of what the meta-RNN sees.
-
-    Returns:
-        Outputs as of `heads`, and the new state of the meta-RNN.
+    """The whole meta-network: the outputs of `heads`, and the new state of the meta-RNN.
 
     Reference: disco_rl/networks/meta_nets.py::LSTM.__call__
     """

@@ -111,17 +111,10 @@ def lstm_step(params: Params, prefix: str, x: Tensor, state: LstmState) -> LstmS
 
 
 def lstm_unroll(params: Params, prefix: str, xs: Tensor, should_reset: Tensor, reverse: bool = False) -> Tensor:
-    """Runs an LSTM from zeros over a sequence; `should_reset` sets its state to zero before a step.
+    """Runs an LSTM from zeros over a sequence [T, B, in]: hidden states [T, B, H], in the order of `xs`.
 
-    Args:
-        params: holds `prefix/w` [in + H, 4H] and `prefix/b` [4H].
-        prefix: name of the layer.
-        xs: [T, B, in].
-        should_reset: [T, B], booleans.
-        reverse: whether to go from the last step to the first.
-
-    Returns:
-        [T, B, H], the hidden state after each step, in the order of `xs`.
+    Where `should_reset` [T, B] is set, the state is zero before the step. With `reverse` it runs from the last step to
+    the first. The weight `prefix/w` [in + H, 4H] stacks input on hidden rows.
 
     Reference: haiku/_src/recurrent.py::ResetCore.__call__
     """

@@ -238,19 +238,11 @@ def normalized(
 
 
 def value_loss_from_target(net_out: Tensor, value_target: Tensor, form: ValueForm) -> Tensor:
-    """Distance of a value head from a target; gradients flow into the target too, unless the caller stops them.
+    """Distance of a value head from a target: [..., K] or [..., 1], and [...], to [...].
 
         -sum_k two_hot(h(target))_k log softmax(net_out)_k,  or 0.5 (net_out - h(target))^2 for a scalar head
 
-    with h the signed hyperbolic, or the identity for a linear head.
-
-    Args:
-        net_out: [..., K] or [..., 1].
-        value_target: [...].
-        form: what the head's output stands for.
-
-    Returns:
-        [...].
+    with h the signed hyperbolic, or the identity for a linear head. Gradients flow into the target too.
 
     Reference: disco_rl/value_fns/value_utils.py::value_loss_from_target
     """
