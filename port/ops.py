@@ -91,8 +91,8 @@ def two_hot(value: Tensor, num_bins: int, max_abs: float) -> Tensor:
     below, above, weight_below = nearest_bins(value, num_bins, max_abs)
     empty = value.new_zeros(*value.shape, num_bins)
     for edge, weight in ((below, weight_below), (above, 1 - weight_below)):
-        given = (-1, edge.unsqueeze(-1), weight.unsqueeze(-1))
-        empty = empty.scatter_add(*given) if weight.requires_grad else empty.scatter_add_(*given)
+        place = (-1, edge.unsqueeze(-1), weight.unsqueeze(-1))
+        empty = empty.scatter_add(*place) if weight.requires_grad else empty.scatter_add_(*place)
     return empty
 
 

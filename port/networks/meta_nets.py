@@ -25,15 +25,15 @@ def extract(inputs: RuleInputs, path: str) -> Any:
 
     Reference: disco_rl/networks/meta_nets.py::_multi_level_extract_by_attr_or_key
     """
-    found: Any = inputs
+    value: Any = inputs
     for depth, key in enumerate(path.split("/")):
-        if isinstance(found, Mapping) and key in found:
-            found = found[key]
-        elif depth == 0 and hasattr(found, key):
-            found = getattr(found, key)
+        if isinstance(value, Mapping) and key in value:
+            value = value[key]
+        elif depth == 0 and hasattr(value, key):
+            value = getattr(value, key)
         else:
             raise KeyError(f"The meta-network reads {path!r}, but its inputs have no {key!r} there.")
-    return found
+    return value
 
 
 class Features:
@@ -65,9 +65,9 @@ class Features:
             x = self._known[key]
         return x
 
-    def evaluate_all(self, wanted: Sequence[TransformConfig], params: Params, scope: str) -> list[Tensor]:
+    def evaluate_all(self, features: Sequence[TransformConfig], params: Params, scope: str) -> list[Tensor]:
         """Values of features in their order."""
-        return [self.evaluate(feature, params, scope) for feature in wanted]
+        return [self.evaluate(feature, params, scope) for feature in features]
 
     def source(self, feature: TransformConfig) -> Tensor:
         """What a feature starts from."""
@@ -95,8 +95,8 @@ def build_inputs(features: Features, option: InputOption, params: Params, scope:
     values = features.evaluate_all((*option.base, *option.action_conditional), params, scope)
     base = [x.reshape(T, B, -1) for x in values[: len(option.base)]]
     per_action = [x.reshape(T, B, A, -1) for x in values[len(option.base) :]]
-    taken = torch.nn.functional.one_hot(features.actions.long(), A).to(features.policy.dtype)  # [T, B, A]
-    embedded = nets.conv_net(params, f"{scope}policy_net", torch.cat([*per_action, taken.unsqueeze(-1)], dim=-1))
+    is_taken = torch.nn.functional.one_hot(features.actions.long(), A).to(features.policy.dtype)  # [T, B, A]
+    embedded = nets.conv_net(params, f"{scope}policy_net", torch.cat([*per_action, is_taken.unsqueeze(-1)], dim=-1))
     summaries = [embedded.mean(2), input_transforms.select_action(embedded, features.actions)]  # [T, B, C] each
     return torch.cat(base + summaries, dim=-1), embedded
 
@@ -162,8 +162,8 @@ def meta_rnn(
     predicted = nets.mlp(params, "meta_rnn/y_net", outs["y"].softmax(-1))
     xs = torch.cat((xs, outs["meta_input_emb"], predicted), dim=-1)
     embedded = nets.mlp(params, "meta_rnn/embed", xs)  # [T, B, E]
-    (seen,) = distributed.averaged(averaging, embedded.mean((0, 1)))  # [E]
-    return nets.lstm_step(params, "meta_rnn/lstm", seen, state)
+    (mean_embedding,) = distributed.averaged(averaging, embedded.mean((0, 1)))  # [E]
+    return nets.lstm_step(params, "meta_rnn/lstm", mean_embedding, state)
 
 
 def meta_net(

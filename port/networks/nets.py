@@ -73,11 +73,11 @@ def conv_block(params: Params, prefix: str, x: Tensor, of_state: Tensor | None =
     C = S + x.shape[-1]
     if weight.shape[-2] != 2 * C:
         raise ValueError(f"Layer {prefix!r} takes {weight.shape[-2] // 2} channels; got {C} of {tuple(x.shape)}.")
-    own, shared = weight.reshape(2 * C, -1).split(C)
-    by_state = x.mean(2, keepdim=True) @ shared[S:] + bias  # [T, B, 1, C']
+    action_weight, mean_weight = weight.reshape(2 * C, -1).split(C)
+    by_state = x.mean(2, keepdim=True) @ mean_weight[S:] + bias  # [T, B, 1, C']
     if of_state is not None:
-        by_state = by_state + (of_state @ (own[:S] + shared[:S])).unsqueeze(2)
-    return (x @ own[S:] + by_state).relu()
+        by_state = by_state + (of_state @ (action_weight[:S] + mean_weight[:S])).unsqueeze(2)
+    return (x @ action_weight[S:] + by_state).relu()
 
 
 def conv_net(params: Params, prefix: str, x: Tensor, of_state: Tensor | None = None) -> Tensor:
