@@ -73,8 +73,8 @@ def load(name: str) -> Implementation:
     target = KNOWN.get(name, name)
     module_name, _, attribute = target.partition(":")
     if not attribute:
-        known = ", ".join(sorted(KNOWN))
-        raise CannotRun(f"No implementation is called {name!r}. Known: {known}; or your own as package.module:name.")
+        names = ", ".join(sorted(KNOWN))
+        raise CannotRun(f"No implementation is called {name!r}. Known: {names}; or your own as package.module:name.")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # the command `pytest` does not look there by itself
     try:
@@ -91,15 +91,15 @@ def load(name: str) -> Implementation:
     return _checked(getattr(module, attribute), name)
 
 
-def _checked(found: Implementation, name: str) -> Implementation:
-    """Refuses what is no implementation, or names a layer that does not exist."""
-    lacking = [part for part in ("name", "description", "layers", "run") if not hasattr(found, part)]
+def _checked(implementation: Implementation, name: str) -> Implementation:
+    """Refuses an object that lacks a part of the contract, or that names a layer which does not exist."""
+    lacking = [part for part in ("name", "description", "layers", "run") if not hasattr(implementation, part)]
     if lacking:
         raise CannotRun(f"{name} is no implementation: it has no `{lacking[0]}` (`python -m parity new` writes one).")
-    unknown = sorted(layer for layer in found.layers if layer not in REGISTRY)
+    unknown = sorted(layer for layer in implementation.layers if layer not in REGISTRY)
     if unknown:
         raise CannotRun(f"{name} provides {unknown[0]!r}, and no layer is called that. {did_you_mean(unknown[0])}")
-    return found
+    return implementation
 
 
 def did_you_mean(layer: str) -> str:
