@@ -122,7 +122,7 @@ def test_a_wrong_answer_gets_a_sentence(mode, said, program):
         program(mode).run(*CALL)
 
 
-@pytest.mark.parametrize("mode", ["hang", "closed"])
+@pytest.mark.parametrize("mode", ["hang", "hang_apart", "closed"])
 def test_a_program_that_does_not_answer_in_time_is_ended_with_what_it_started(mode, program, tmp_path):
     slow = program(mode)
     slow.seconds, group = 0.5, int(pids(tmp_path)[0])
