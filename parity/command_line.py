@@ -12,12 +12,13 @@ from typing import Any
 
 from parity.errors import CannotRun, FixtureError
 from parity.files import write_atomically
-from parity.implementation import Implementation, did_you_mean
+from parity.implementation import IMPLEMENTATIONS, Implementation, did_you_mean
 
 COULD_NOT_RUN = 2  # exit code; 0 is equal, 1 is different
 OPTIONS: dict[str, dict[str, Any]] = {
     "layers": {"nargs": "*", "metavar": "LAYER", "help": "default: all of them"},
-    "--impl": {"default": "port", "metavar": "NAME", "help": "port, original, standin or package.module:attribute"},
+    "--impl": {"default": "port", "metavar": "NAME", "help": IMPLEMENTATIONS},
+    "--device": {"metavar": "DEVICE", "help": "that an adapter of `parity.adapters` computes on, as cuda"},
     "--json": {"type": Path, "metavar": "FILE", "help": "write the result for machines"},
 }
 

@@ -40,6 +40,7 @@ KNOWN = {
 }
 
 
+IMPLEMENTATIONS = 'port, original, standin, package.module:attribute or "cmd:PROGRAM"'
 HINTS = {
     "port": " `pip install 'disco-parity[port]'` brings it.",
     "original": " Install the original with `make original`.",
@@ -74,7 +75,8 @@ def load(name: str) -> Implementation:
     module_name, _, attribute = target.partition(":")
     if not attribute:
         names = ", ".join(sorted(KNOWN))
-        raise CannotRun(f"No implementation is called {name!r}. Known: {names}; or your own as package.module:name.")
+        own = "package.module:name or cmd:./program"
+        raise CannotRun(f"No implementation is called {name!r}. Known: {names}; or your own as {own}.")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # the command `pytest` does not look there by itself
     try:
@@ -89,6 +91,15 @@ def load(name: str) -> Implementation:
     if not hasattr(module, attribute):
         raise CannotRun(f"Module {module_name} has no {attribute!r}.")
     return _checked(getattr(module, attribute), name)
+
+
+def on_device(implementation: Implementation, device: str | None) -> Implementation:
+    """The implementation, set to compute on a device where one is named."""
+    if device:
+        if not hasattr(implementation, "device"):
+            raise CannotRun(f"{implementation.name} has no `device` that could be set; its adapter chooses it.")
+        implementation.device = device
+    return implementation
 
 
 def _checked(implementation: Implementation, name: str) -> Implementation:

@@ -15,7 +15,7 @@ from parity.goldens.check import Outcome, asked_precisions, check_layer
 from parity.goldens.compared import check_as_json
 from parity.goldens.store import Store
 from parity.goldens.table import WIDE, closing_lines, coverage, provenance, terminal_table
-from parity.implementation import load
+from parity.implementation import load, on_device
 from parity.tolerance import PRECISIONS
 
 HELP = "compare an implementation with the recorded original"
@@ -25,7 +25,7 @@ BELOW = "below float32 the implementation answers in float32 (default: both floa
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    add_options(parser, "layers", "--impl", "--json")
+    add_options(parser, "layers", "--impl", "--device", "--json")
     parser.add_argument("--expected", type=Path, metavar="FILE", help="TOML file of known divergences")
     parser.add_argument("--precision", choices=list(PRECISIONS), help=f"use the tolerance of this precision; {BELOW}")
     parser.add_argument("--strict", action="store_true", help="layers that are not provided are failures")
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compares, and prints the table and the differences."""
-    store, implementation, entries = Store(), load(args.impl), expected.load(args.expected)
+    store, implementation, entries = Store(), on_device(load(args.impl), args.device), expected.load(args.expected)
     require_some(implementation)
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     print(provenance(store, implementation))

@@ -10,7 +10,7 @@ from rich.progress import track
 from parity.command_line import add_options, chosen, require_some, write_json
 from parity.goldens.store import Store
 from parity.goldens.table import provenance
-from parity.implementation import load
+from parity.implementation import load, on_device
 from parity.mutants import diagnose as diagnosing
 
 HELP = "name the known porting mistake that explains a difference"
@@ -19,12 +19,12 @@ EXAMPLE = "python -m parity diagnose values/retrace --impl my_adapter:implementa
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    add_options(parser, "layers", "--impl", "--json")
+    add_options(parser, "layers", "--impl", "--device", "--json")
 
 
 def run(args: argparse.Namespace) -> int:
     """Names the mistake in each layer that differs, and the correct formula."""
-    store, implementation = Store(), load(args.impl)
+    store, implementation = Store(), on_device(load(args.impl), args.device)
     require_some(implementation)
     layers = [layer for layer in chosen(args.layers, store.layers()) if layer in implementation.layers]
     print(provenance(store, implementation))

@@ -11,7 +11,7 @@ from parity.command_line import add_options, finite, write_json
 from parity.files import write_atomically
 from parity.goldens.store import Store
 from parity.goldens.table import provenance
-from parity.implementation import load
+from parity.implementation import load, on_device
 from parity.trace import report as tracing
 
 HELP = "show the error of each layer along one learner step"
@@ -21,13 +21,13 @@ OUT = Path("reports/out")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    add_options(parser, "--impl", "--json")
+    add_options(parser, "--impl", "--device", "--json")
     parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=f"where trace.svg goes (default: {OUT})")
 
 
 def run(args: argparse.Namespace) -> int:
     """Shows each layer's own error, and the error that it inherits."""
-    store, implementation = Store(), load(args.impl)
+    store, implementation = Store(), on_device(load(args.impl), args.device)
     console = Console()
     print(provenance(store, implementation))
     taps = tracing.taps(store, implementation)
