@@ -234,8 +234,7 @@ def test_the_calibration(goldens, data):
     content = data.draw(edited(whole).map(as_anything) | damaged(as_anything(whole)) | JSON.map(as_anything))
     write_atomically(root / calibration.FILE, content)
     for held in (answer_or_sentence(lambda: calibration.recorded(root), FixtureError, calibration.FILE) or {}).values():
-        assert len(held.counts) == calibration.NUM_BINS and sum(held.counts) >= 0 <= held.comparisons >= held.different
-        assert math.isfinite(held.largest)
+        assert len(held.counts) == calibration.NUM_BINS and math.isfinite(held.largest + sum(held.counts))
 
 
 # Known divergences
