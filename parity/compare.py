@@ -149,9 +149,9 @@ class Row:
 
 def form_problem(got: Any, shape: tuple[int, ...], kind: str, dtype: str) -> Problem | None:
     """What is wrong with the type, shape or dtype, if anything; `kind` is `f`, `i` or `b` as in NumPy."""
-    if not isinstance(got, np.ndarray):
+    if type(got) is not np.ndarray:  # a subclass may compare in its own way: what is masked is never unequal
         name = type(got).__name__
-        return Problem(ProblemKind.FORM, f"expected a NumPy array, got {name}.", name)
+        return Problem(ProblemKind.FORM, f"expected a plain numpy.ndarray, got {name}.", name)
     if got.shape != shape:
         return Problem(ProblemKind.FORM, f"expected shape {list(shape)}, got {list(got.shape)}.", str(got.shape))
     expected = {"f": dtype, "i": "an integer", "b": "bool"}[kind]

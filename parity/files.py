@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 import tomllib
@@ -30,13 +31,17 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def read_tables(path: Path, name: str) -> list[dict[str, Any]]:
-    """The tables [[name]] of a TOML file."""
+    """The tables [[name]] of a TOML file, which holds nothing else."""
     try:
-        tables: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))[name]
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables: list[dict[str, Any]] = content.pop(name)
     except FileNotFoundError:
         raise CannotRun(f"There is no file {path}.") from None
-    except (tomllib.TOMLDecodeError, KeyError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, KeyError, RecursionError) as error:
         raise CannotRun(f"{path} is no list of [[{name}]] tables ({error}).") from None
+    if content or not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        other = f"it has {next(iter(content))!r} too" if content else f"{name} is something else"
+        raise CannotRun(f"{path} is no list of [[{name}]] tables ({other}).")
     return tables
 
 
@@ -56,6 +61,8 @@ def check_form(value: Any, form: Any, where: str = "it") -> None:
     kind = form if isinstance(form, type) else type(form)
     if kind is not object and type(value) is not kind and (kind, type(value)) != (float, int):
         raise ValueError(f"{where} is {type(value).__name__}, not {kind.__name__}")
+    if kind is float and not math.isfinite(value):
+        raise ValueError(f"{where} is {value}")
     if isinstance(form, list):
         form, value = {str: form[0]}, dict(enumerate(value))
     if isinstance(form, dict):

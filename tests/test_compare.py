@@ -152,7 +152,7 @@ def test_an_integer_may_be_one_that_rounding_gives_at_that_element():
     [
         (REF[:1], ProblemKind.FORM, "shape [2, 2], got [1, 2]"),
         (REF.astype(np.float32), ProblemKind.FORM, "dtype float64, got float32"),
-        ([1.0], ProblemKind.FORM, "NumPy array, got list"),
+        ([1.0], ProblemKind.FORM, "plain numpy.ndarray, got list"),
         (np.where(REF == 0.5, np.nan, REF), ProblemKind.NOT_FINITE, "NaN at [1, 0] is not in the reference"),
         (np.where(REF == 0.5, np.inf, REF), ProblemKind.NOT_FINITE, "+infinity at [1, 0]"),
         (np.where(REF == 0.5, -np.inf, REF), ProblemKind.NOT_FINITE, "-infinity at [1, 0]"),
@@ -228,7 +228,7 @@ def test_problems_are_told_apart_by_kind_and_detail_and_never_by_their_words():
 
 
 def test_a_problem_is_said_in_place_of_numbers():
-    assert judge([1.0]).sentence() == "layer[case] value of out (float64): expected a NumPy array, got list."
+    assert judge([1.0]).sentence() == "layer[case] value of out (float64): expected a plain numpy.ndarray, got list."
 
 
 def test_ulps_are_those_of_the_precision_that_answers():

@@ -74,13 +74,19 @@ def load(path: Path | str | None) -> list[Divergence]:
 
 def _checked(entry: dict[str, Any], where: str) -> Divergence:
     check_keys(entry, REQUIRED, (*REQUIRED, *OPTIONAL), where)
+    for key, value in entry.items():
+        is_bound = key in ("at_least", "at_most")
+        if not isinstance(value, int | float if is_bound else str) or isinstance(value, bool) or value != value:
+            raise CannotRun(f"{where}: {key} is {value!r}; give a {'number' if is_bound else 'text'}.")
+    if not 0.0 <= entry["at_least"] <= entry["at_most"] or entry["at_most"] <= 0.0:
+        raise CannotRun(f"{where}: at_least must not be below 0, nor at_most below at_least or 0.")
     if entry["layer"] not in REGISTRY:
         raise CannotRun(f"{where}: no layer is called {entry['layer']!r}.")
     entry_layer = REGISTRY[entry["layer"]]
     names = [*entry_layer.outputs(entry_layer.settings), *entry_layer.inputs(entry_layer.settings)]
     if not any(fnmatchcase(name, entry["output"]) for name in names):
         raise CannotRun(f"{where}: {entry['layer']} has no output (nor, for a VJP, input) {entry['output']!r}.")
-    if not str(entry["reason"]).strip():
+    if not entry["reason"].strip():
         raise CannotRun(f"{where}: the reason is empty; say why this divergence is known.")
     return Divergence(**entry)
 

@@ -186,6 +186,8 @@ def _breach(answers: Any, count: int, inputs: Arrays, before: Arrays) -> Problem
             text = f"expected a dict of NumPy arrays, got {type(answer).__name__}."
             return Problem(ProblemKind.CALL, text, "dict")
         for name, value in answer.items():
+            if not isinstance(name, str):
+                return Problem(ProblemKind.CALL, f"expected names of outputs, got {type(name).__name__}.", "name")
             if isinstance(value, np.ndarray) and any(np.may_share_memory(value, x) for x in inputs.values()):
                 text = f"output {name} shares memory with one of the inputs; answer with arrays of your own."
                 return Problem(ProblemKind.CALL, text, name)
