@@ -23,7 +23,7 @@ from typing import Any
 
 from parity.errors import CannotRun, FixtureError, NothingCompared, WeightsMissing, in_words
 from parity.files import write_atomically
-from parity.implementation import Implementation, did_you_mean
+from parity.implementation import IMPLEMENTATIONS, Implementation, did_you_mean
 from parity.weights import WeightsError
 
 
@@ -44,7 +44,8 @@ STANDARD_OUTPUT = Path("-")
 _results: ContextVar[Any] = ContextVar("results")  # what `--json -` writes to
 OPTIONS: dict[str, dict[str, Any]] = {
     "layers": {"nargs": "*", "metavar": "LAYER", "help": "default: all of them"},
-    "--impl": {"default": "port", "metavar": "NAME", "help": "port, original, standin or package.module:attribute"},
+    "--impl": {"default": "port", "metavar": "NAME", "help": IMPLEMENTATIONS},
+    "--device": {"metavar": "DEVICE", "help": "that an adapter of `parity.adapters` computes on, as cuda"},
     "--json": {"type": Path, "metavar": "FILE", "help": "write the result for machines; - for standard output"},
     "--timeout": {"type": float, "metavar": "SECONDS", "help": "for each call of a layer; one that takes longer fails"},
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 import tomllib
@@ -63,6 +64,8 @@ def check_form(value: Any, form: Any, where: str = "it") -> None:
     kind = form if isinstance(form, type) else type(form)
     if kind is not object and type(value) is not kind and (kind, type(value)) != (float, int):
         raise ValueError(f"{where} is {type(value).__name__}, not {kind.__name__}")
+    if kind is float and not math.isfinite(value):
+        raise ValueError(f"{where} is {value}")
     if isinstance(form, list):
         form, value = {str: form[0]}, dict(enumerate(value))
     if isinstance(form, dict):

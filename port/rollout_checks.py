@@ -62,8 +62,8 @@ def check_learned(state: LearnerState, logs: Logs, when: str) -> None:
     made = {name: logs[name] for name in ("global_gradient_norm", "global_update_norm")}
     if name := not_finite(made | trees.flatten(state.meta_state or {})):
         raise FloatingPointError(
-            f"The learner step overflowed {when}: {name} is not finite. Nothing was learned from it, and the last "
-            "checkpoint stays as it is. Lower the learning rate, or the scale of the rewards."
+            f"The learner step overflowed {when}: {name} is not finite. Nothing was learned from it, and no checkpoint "
+            "was written. Lower the learning rate, or the scale of the rewards."
         )
 
 

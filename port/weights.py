@@ -39,7 +39,7 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is not an .npz file, or it is cut short; fetch it again.")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except Exception as problem:  # readers of zip and npy raise many kinds
         what = "holds pickled objects, which are not read" if "pickle" in str(problem).lower() else "is damaged"

@@ -234,8 +234,7 @@ def test_the_calibration(goldens, data):
     content = data.draw(edited(whole).map(as_anything) | damaged(as_anything(whole)) | JSON.map(as_anything))
     write_atomically(root / calibration.FILE, content)
     for held in (answer_or_sentence(lambda: calibration.recorded(root), FixtureError, calibration.FILE) or {}).values():
-        assert len(held.counts) == calibration.NUM_BINS and sum(held.counts) >= 0 <= held.comparisons >= held.different
-        assert math.isfinite(held.largest)
+        assert len(held.counts) == calibration.NUM_BINS and math.isfinite(held.largest + sum(held.counts))
 
 
 # Known divergences
@@ -266,7 +265,7 @@ def test_known_divergences(tmp_path, data):
     path.write_bytes(content)
     entries = answer_or_sentence(lambda: expected.load(path), CannotRun, "known.toml")
     for entry in entries or ():
-        assert 0 <= entry.at_least <= entry.at_most < math.inf and entry.layer in REGISTRY
+        assert 0 <= entry.at_least <= entry.at_most > 0 and entry.layer in REGISTRY
         assert all(isinstance(getattr(entry, key), str) for key in ("output", "reason", "kind", "dtype", "case"))
         assert isinstance(expected.problems([ROW], [entry]), list)
         assert expected.unexpected([ROW], [entry]) in ([], [ROW])

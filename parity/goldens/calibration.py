@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from parity.compare import BINS_PER_SIGMA, NUM_BINS, Row
+from parity.files import check_form
 from parity.goldens import manifests
 
 FILE = "calibration.json"  # in the fixtures
 REMEDY = "Restore it with `git checkout -- fixtures`, or measure again with `python -m reference calibrate`."
+HELD = {"comparisons": int, "different": int, "largest": float, "counts": [int]}
+FORM = {"manifest": str, "layers": {str: {str: HELD}}}  # as of `check_form`
 
 
 @dataclass
@@ -61,8 +64,9 @@ class Calibration:
 def recorded(root: Path) -> dict[str, Held]:
     """What `python -m reference calibrate` measured over the layers done, by how it was computed."""
     total = dict[str, Held]()
-    for name, numbers in (pair for layer in layers_done(root).values() for pair in layer.items()):
-        total.setdefault(name, Held()).merge(Held(**numbers))
+    with manifests.reading(root / FILE, REMEDY):
+        for name, numbers in (pair for layer in layers_done(root).values() for pair in layer.items()):
+            total.setdefault(name, Held()).merge(Held(**numbers))
     return total
 
 
@@ -72,9 +76,11 @@ def layers_done(root: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     with manifests.reading(path, REMEDY):
-        known = json.loads(path.read_text(encoding="utf-8"))
-        goldens = json.loads((root / "manifest.json").read_text(encoding="utf-8"))
-        return dict(known["layers"]) if known["manifest"] == goldens["digest"] else {}
+        check_form(known := json.loads(path.read_text(encoding="utf-8")), FORM)
+    with manifests.reading(path := root / "manifest.json", REMEDY):
+        goldens = json.loads(path.read_text(encoding="utf-8"))["digest"]
+    layers: dict[str, Any] = known["layers"] if known["manifest"] == goldens else {}
+    return layers
 
 
 def by_chance(bins: int = NUM_BINS) -> list[float]:

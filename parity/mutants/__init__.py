@@ -13,7 +13,7 @@ A mutant is data, a table in one of the files of `port/adapter/mutants/`:
     origin = "disco-torch history"
 
 A change in several places lists them instead: `edits = [{module = ..., old = ..., new = ...}, ...]`. A mutant that
-raises an error is broken, not killed, unless raising is the mistake: `raises = "ValueError"`.
+raises an error before numbers differ is broken, not killed, unless raising is the mistake: `raises = "ValueError"`.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Kill:
         checks: tier -> the comparison that killed it.
         cases: tier -> the case that killed it.
         seconds: tier -> how long it took, up to the kill or to the end.
-        broken: tier -> the comparison in which it raised an error that is not its mistake.
+        raised: tier -> layer and comparison in which it raised an error that is not its mistake.
     """
 
     mutant: str
@@ -43,7 +43,15 @@ class Kill:
     checks: dict[str, str] = field(default_factory=dict)
     cases: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    broken: dict[str, str] = field(default_factory=dict)
+    raised: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    @property
+    def broken(self) -> str:
+        """The comparison in which it raised an error before numbers differ at any layer; empty if it did not."""
+        order = list(REGISTRY).index
+        differing = [order(layer) for layer in self.layers.values() if layer not in ("", NOT_RUN)]
+        first = min(self.raised.values(), key=lambda place: order(place[0]), default=None)
+        return first[1] if first and order(first[0]) <= min(differing, default=len(REGISTRY)) else ""
 
     @property
     def killed_by(self) -> list[str]:
@@ -65,7 +73,7 @@ class Kill:
         """Adds the outcome of a tier."""
         self.seconds[tier] = seconds
         if row and catalogue()[self.mutant].is_broken(row):
-            self.broken[tier], row = row.sentence(), None
+            self.raised[tier], row = (row.layer, row.sentence()), None
         self.layers[tier] = row.layer if row else ""
         if row:
             self.checks[tier], self.cases[tier] = row.sentence(), row.case
@@ -75,7 +83,7 @@ class Kill:
         mutant = catalogue()[self.mutant]
         about = {"mutant": mutant.name, "subject": mutant.subject, "origin": mutant.origin, "layer_named": self.named}
         verdict = {"killed": bool(self.killed_by), "first_layer": self.first, "at_layer_named": self.is_at_named}
-        verdict["raised"] = next(iter(self.broken.values()), "")
+        verdict["raised"] = next((sentence for _, sentence in self.raised.values()), "")
         tiers = {f"{tier}_layer": self.layers.get(tier, "") for tier in TIERS}
         times = {f"{tier}_seconds": round(self.seconds.get(tier, 0.0), 4) for tier in TIERS}
         return {**about, **verdict, **tiers, **times, "check": next(iter(self.checks.values()), "")}

@@ -52,13 +52,7 @@ def run_one(task: Task, seed: int) -> EvalResult:
 
 
 def run_all(task: Task, seeds: Sequence[int], jobs: int) -> Iterator[EvalResult]:
-    """Runs from all seeds in processes, in the order of the seeds.
-
-    Args:
-        task: what they have in common.
-        seeds: of the runs.
-        jobs: processes; the runs do not depend on how many.
-    """
+    """Runs from all seeds, in the order of the seeds, in `jobs` processes, whose number changes no result."""
     if jobs < 1:
         raise ValueError(f"At least one process is needed; got {jobs}.")
     task.start(seeds[0])  # what does not fit is an error before any process starts

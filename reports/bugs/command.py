@@ -66,7 +66,7 @@ class Matrix:
 
     @property
     def broken(self) -> list[Kill]:
-        """The mutants that raise an error, where that is not their mistake: they prove nothing."""
+        """The mutants that raise an error before numbers differ, where that is not their mistake."""
         return [kill for kill in self.kills if kill.broken]
 
     @property
@@ -285,8 +285,7 @@ def report(args: argparse.Namespace) -> int:
     path = page.write([made], args.out)
     write_json(args.json, [kill.as_json() for kill in matrix.kills])
     for kill in matrix.broken:
-        reason = next(iter(kill.broken.values()))
-        print(f"BROKEN: {kill.mutant}. {reason} Mend its edits, or write `raises` where the error is the mistake.")
+        print(f"BROKEN: {kill.mutant}. {kill.broken} Mend its edits, or write `raises` where the error is the mistake.")
     for kill in matrix.survivors:
         print(
             f"SURVIVOR: {kill.mutant}, which should be killed at {kill.named}: {catalogue()[kill.mutant].explanation}"
