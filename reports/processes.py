@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import wait
+from multiprocessing import get_context
 from typing import Any
 
-from parity.command_line import SENTENCES, deaf_to_interrupts
+from parity.command_line import SENTENCES, deaf_to_interrupts, end_with_parent
 from parity.errors import CannotRun, in_words
 
 
@@ -26,7 +24,8 @@ class OwnProcess:
         """Takes the name for messages, variables of the environment, and folders to import from first."""
         self.name = name
         settings = (dict(environment), list(path))
-        self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_begin, initargs=settings)
+        with deaf_to_interrupts():
+            self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_begin, initargs=settings)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Calls a function of a module there, and waits; CannotRun says what went wrong."""
@@ -46,17 +45,10 @@ class OwnProcess:
 
 def _begin(environment: Mapping[str, str], path: Sequence[str]) -> None:
     """What libraries print goes to stderr: stdout may carry JSON. The process ends when its parent is killed."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     os.environ.update(environment)
     sys.path[:0] = path
     os.dup2(2, 1)
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)
 
 
 def _answer(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
