@@ -92,3 +92,19 @@ def test_junit_has_sigmas_tolerance_goldens_and_reference(test, reference, plugi
     assert found.keys() == PROPERTIES
     assert found["goldens"] == Store().manifest["digest"] and reference in found["reference"]
     assert 0 < float(found["error_over_tolerance"]) <= 1 and float(found["tolerance"]) > 0
+
+
+def test_with_a_choice_of_tests_too_a_known_divergence_must_still_be_there(tmp_path):
+    entry = 'layer = "values/retrace"\noutput = "q_target"\nat_least = 0.1\nat_most = 5.0\nreason = "x"\n'
+    (tmp_path / "known.toml").write_text(f"[[divergence]]\n{entry}")
+    chosen = [
+        str(ROOT / "parity" / "test_goldens.py"),
+        "-k",
+        "retrace and plain",
+        "--expected",
+        str(tmp_path / "known.toml"),
+    ]
+    for impl, code in (("tests.toy:implementation", 0), ("tests.toy:right", 1)):
+        done = run_pytest(ROOT, "-o", "addopts=-ra --import-mode=importlib", *chosen, "--impl", impl)
+        assert done.returncode == code, done.stdout + done.stderr
+    assert "values/retrace q_target no longer diverges" in done.stdout
