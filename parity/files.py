@@ -15,7 +15,10 @@ from parity.errors import CannotRun
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all."""
+    """Writes a file whole or not at all; into a device or a pipe, which must stay what it is, at once."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        path.write_bytes(content)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import wait
+from multiprocessing import get_context
 from typing import Any
 
-from parity.errors import CannotRun, FixtureError, WeightsMissing
+from parity.command_line import SENTENCES, deaf_to_interrupts, end_with_parent
+from parity.errors import CannotRun, in_words
 
 
 class OwnProcess:
@@ -25,12 +24,15 @@ class OwnProcess:
         """Takes the name for messages, variables of the environment, and folders to import from first."""
         self.name = name
         settings = (dict(environment), list(path))
-        self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_begin, initargs=settings)
+        with deaf_to_interrupts():
+            self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_begin, initargs=settings)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Calls a function of a module there, and waits; CannotRun says what went wrong."""
         try:
-            return self._pool.submit(_answer, function, arguments).result()
+            with deaf_to_interrupts():  # the first call starts the process
+                answer = self._pool.submit(_answer, function, arguments)
+            return answer.result()
         except BrokenProcessPool:
             raise CannotRun(f"{self.name}: its process has ended.") from None
         except CannotRun as error:
@@ -43,23 +45,16 @@ class OwnProcess:
 
 def _begin(environment: Mapping[str, str], path: Sequence[str]) -> None:
     """What libraries print goes to stderr: stdout may carry JSON. The process ends when its parent is killed."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     os.environ.update(environment)
     sys.path[:0] = path
     os.dup2(2, 1)
 
 
-def _end_with_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)
-
-
 def _answer(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     try:
         return function(*arguments)
-    except (CannotRun, FixtureError, WeightsMissing) as sentence:
+    except SENTENCES as sentence:
         raise CannotRun(str(sentence)) from None
-    except Exception as error:  # not every exception can be sent to another process
-        raise CannotRun(f"{type(error).__name__}: {error}") from None
+    except (Exception, SystemExit) as error:  # not every exception can be sent to another process
+        raise CannotRun(in_words(error)) from None

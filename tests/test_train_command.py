@@ -166,5 +166,5 @@ def test_terminated_it_says_what_becomes_of_the_run(has_checkpoint, tmp_path):
         _, said = began.communicate(timeout=60)
     finally:
         began.kill()
-    assert began.returncode == 2
+    assert began.returncode == 130
     assert ("goes on from the last checkpoint" if has_checkpoint else "before the first checkpoint") in said

@@ -17,6 +17,7 @@ import numpy as np
 
 from parity import weights
 from parity.errors import FixtureError, WeightsMissing
+from parity.goldens import manifests
 from parity.goldens.store import FIXTURES
 from parity.layers import params
 from parity.layers.learning import LEARNER
@@ -199,11 +200,9 @@ def new_name(name: str) -> str:
 
 def _card() -> dict[str, Any]:
     path = BUNDLED.with_suffix(".json")
-    try:
-        card: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return card
-    except (OSError, ValueError) as problem:
-        raise FixtureError(f"{path} cannot be read ({problem}). Restore it: `git checkout -- fixtures`.") from None
+    with manifests.reading(path, "Restore it with `git checkout -- fixtures`."):
+        card = json.loads(path.read_text(encoding="utf-8"))
+        return {name: card[name] for name in ("sha256", *DISCO103_AGENT)}
 
 
 def _bundled_agent() -> dict[str, Any]:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from port.agent import Agent
 from port.config import AgentConfig, DiscoConfig
 from port.environments import Catch
 from port.evaluate.eval_loop import EvalConfig, EvalLoop, EvalResult
+from port.processes import deaf_to_interrupts, end_with_parent
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,14 @@ def run_all(task: Task, seeds: Sequence[int], jobs: int) -> Iterator[EvalResult]
     if jobs < 1:
         raise ValueError(f"At least one process is needed; got {jobs}.")
     task.start(seeds[0])  # what does not fit is an error before any process starts
-    with ProcessPoolExecutor(min(jobs, len(seeds)), get_context("spawn")) as pool:
-        yield from pool.map(partial(run_one, task), seeds)
+    with ProcessPoolExecutor(min(jobs, len(seeds)), get_context("spawn"), end_with_parent) as pool:
+        with deaf_to_interrupts():
+            runs = [pool.submit(run_one, task, seed) for seed in seeds]
+        try:
+            yield from (run.result() for run in runs)
+        except Exception:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def cores() -> int:

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from parity.command_line import end_with_parent
 from parity.errors import WeightsMissing
 from parity.files import canonical, write_atomically
 from parity.goldens.calibration import FILE, Calibration
@@ -80,7 +81,7 @@ def _in_subprocess(layer: str, root: Path) -> dict[str, Any]:
         xla = flags["XLA_FLAGS"].replace("vector_width=128", f"vector_width={width}")
         command = [sys.executable, "-m", "reference.record.calibrate", str(root), layer, *more]
         environment = {**os.environ, **flags, "XLA_FLAGS": xla}
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
         if done.returncode == 0:
             return json.loads(done.stdout.splitlines()[-1])
     raise RecordError(f"the process that holds {layer} to its goldens failed; what it printed stands above.")
@@ -112,5 +113,6 @@ def calibrate(store: Store, layer: str, values_only: bool = False) -> Calibratio
 
 
 if __name__ == "__main__":
+    end_with_parent()
     warnings.simplefilter("ignore")
     print(json.dumps(calibrate(Store(Path(sys.argv[1])), sys.argv[2], "--values-only" in sys.argv).as_json()))

@@ -117,7 +117,7 @@ def _record_group_twice(names: list[str], folder: Path) -> dict[str, Any]:
         command = [sys.executable, "-m", "reference.record.worker", "--out", str(folder / part), *names]
         output = None if part == "a" else subprocess.DEVNULL
         env = {**os.environ, **flags_of(names[0]), "OPENBLAS_NUM_THREADS": "1"}  # one core for each process
-        workers.append(subprocess.Popen(command, env=env, stdout=output))
+        workers.append(subprocess.Popen(command, env=env, stdout=output, start_new_session=True))
     started = time.perf_counter()
     try:
         codes = [worker.wait() for worker in workers]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from parity.command_line import end_with_parent
 from parity.files import canonical, write_atomically
 from parity.goldens.check import with_disco103
 from parity.goldens.store import Golden, describe, file_name, layer_bytes
@@ -75,6 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("layers", nargs="+")
     chosen = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
+    end_with_parent()
     waiting = [name for name in chosen.layers if not (chosen.out / entries_name(name)).exists()]
     if not waiting:
         return 0

@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
-import json
 import os
 import sys
 import tempfile
@@ -34,8 +33,8 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
+from parity.command_line import exit_code, write_json
 from parity.errors import CannotRun
-from parity.files import write_atomically
 from parity.runs.runner import cores
 from reports import page
 from reports.speed import port as speed_port
@@ -285,7 +284,7 @@ def parser() -> argparse.ArgumentParser:
     add("--quick", action="store_true", help="fewer rounds and sizes: about a minute")
     add("--no-growth", action="store_true", help="skip the learner step at other sizes")
     add("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
-    add("--json", metavar="FILE", help="write the figures for machines; - for stdout")
+    add("--json", type=Path, metavar="FILE", help="write the figures for machines")
     return options
 
 
@@ -308,19 +307,13 @@ def chosen_plan(args: argparse.Namespace) -> tuple[Plan, dict[str, str]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 every measured goal is reached, 1 one is missed, 2 could not run."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    args = parser().parse_args(words)
-    try:
+
+    def report(args: argparse.Namespace) -> int:
         figures = run(*chosen_plan(args))
-    except CannotRun as error:
-        print(f"reports.speed: {error}", file=sys.stderr)
-        return 2
-    text = json.dumps(figures.as_json(), indent=1)
-    path = page.write([section_of(figures, " ".join(["python -m reports.speed", *words]), args.out)], args.out)
-    if args.json == "-":
-        print(text)
-    else:
+        path = page.write([section_of(figures, " ".join(["python -m reports.speed", *words]), args.out)], args.out)
         Console(width=120 if not sys.stdout.isatty() else None).print(terminal_table(figures))
         print(f"{in_words(figures)}\nThe page is {path}")
-    if args.json and args.json != "-":
-        write_atomically(Path(args.json), (text + "\n").encode())
-    return 0 if all(goal.is_reached for goal in figures.goals()) else 1
+        write_json(args.json, figures.as_json())
+        return 0 if all(goal.is_reached for goal in figures.goals()) else 1
+
+    return exit_code(parser(), words, report)
