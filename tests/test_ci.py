@@ -93,7 +93,8 @@ def test_what_is_known_is_counted_and_neither_fails_nor_is_annotated(runner, cap
     entry = {"layer": WRONG, "output": "q_target", "at_least": 0.1, "at_most": 5.0, "reason": "known"}
     known.write_text("[[divergence]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in entry.items()))
     assert ci(runner, "implementation", "--expected", str(known)) == 0
-    assert "**as expected**: 26 more differ" in (runner / github.SUMMARY).read_text()
+    summary = (runner / github.SUMMARY).read_text()
+    assert "**as expected**: 26 more differ" in summary and "Diagnosis" not in summary
     assert annotations(capsys.readouterr().out) == []
 
 
@@ -130,6 +131,18 @@ def test_what_could_not_run_is_in_the_summary_too(runner, capsys):
     assert json.loads((runner / "out" / "badge.json").read_text())["color"] == badge.GREY
 
 
+def test_a_check_that_leaves_no_result_could_not_run(runner, monkeypatch):
+    monkeypatch.setattr("parity.commands.check.run", lambda args: 2)
+    assert ci(runner, "right") == 2
+    assert outputs(runner)["verdict"] == "could not run"
+
+
+def test_json_is_written_where_it_is_asked_for_too(runner):
+    asked = runner / "asked.json"
+    assert ci(runner, "right", "--json", str(asked)) == 0
+    assert json.loads(asked.read_text()) == json.loads((runner / "out" / "parity.json").read_text())
+
+
 def test_a_result_of_an_earlier_run_is_not_taken_for_one_of_this(runner):
     assert ci(runner, "right") == 0
     assert ci(runner, "nothing") == 2
@@ -144,7 +157,8 @@ def test_outside_of_a_runner_nothing_is_annotated(tmp_path, monkeypatch, capsys)
 
 
 def test_the_tests_of_the_package_are_part_of_the_gate(runner, monkeypatch):
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-n 0 -p no:cacheprovider")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(runner)  # what tests write, they write there
     out = runner / "out"
     options = ["--impl", "tests.toy:implementation", "--out", str(out)]
     assert main(["ci", WRONG, *options]) == 1
@@ -185,9 +199,9 @@ def test_a_summary_that_github_would_refuse_is_cut():
     assert len(long.encode()) < github.MOST_BYTES + 100 and long.endswith("summary.md has it.\n")
 
 
-def test_characters_with_a_meaning_are_escaped():
-    line = github.annotation("error", "a:b,c", "50%\nof it: all", ("x,y.py", 3))
-    assert line == "::error title=a%3Ab%2Cc,file=x%2Cy.py,line=3::50%25%0Aof it: all"
+def test_characters_with_a_meaning_are_escaped(runner, capsys):
+    github.annotate("error", "a:b,c", "50%\nof it: all", ("x,y.py", 3))
+    assert capsys.readouterr().out == "::error title=a%3Ab%2Cc,file=x%2Cy.py,line=3::50%25%0Aof it: all\n"
 
 
 ADAPTER = """from math import sqrt

@@ -30,8 +30,8 @@ def cut(summary: str) -> str:
     return content[:MOST_BYTES].decode(errors="ignore") + "\n\nThe rest does not fit here; summary.md has it.\n"
 
 
-def annotation(level: str, title: str, message: str, place: tuple[str, int] | None = None) -> str:
-    """The line that makes GitHub show a message at a place of the sources.
+def annotate(level: str, title: str, message: str, place: tuple[str, int] | None = None) -> None:
+    """Prints the line that makes GitHub show a message at a place of the sources; nothing outside of a runner.
 
     Args:
         level: `error`, `warning` or `notice`.
@@ -41,7 +41,8 @@ def annotation(level: str, title: str, message: str, place: tuple[str, int] | No
     """
     properties = {"title": title, **(dict(zip(("file", "line"), place, strict=True)) if place else {})}
     named = ",".join(f"{key}={_escaped(str(value), ESCAPED)}" for key, value in properties.items())
-    return f"::{level} {named}::{_escaped(message, list(ESCAPED)[:3])}"
+    if WORKSPACE in os.environ:
+        print(f"::{level} {named}::{_escaped(message, list(ESCAPED)[:3])}")
 
 
 def _escaped(text: str, characters: Iterable[str]) -> str:

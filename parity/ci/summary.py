@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -23,23 +23,23 @@ class Report:
 
     Attributes:
         code: exit code of the gate.
+        printed: what `check` printed, or why it could not run.
+        tests: what pytest came to, in words.
         check: what `check --json` wrote; empty if it could not run.
         rows: its comparisons.
-        changes: of a layer against the base, in words; None without a base.
+        changes: of layers against the base, in words; None without a base.
         compared: the comparison with the base, as Markdown.
-        tests: what pytest came to, as Markdown.
         diagnosis: what `diagnose` printed; empty where nothing differs.
-        printed: what `check` printed.
     """
 
     code: int
-    check: dict[str, Any]
-    rows: Sequence[Row]
-    changes: dict[str, str] | None
-    compared: str
-    tests: str
-    diagnosis: str
     printed: str
+    tests: str = ""
+    check: dict[str, Any] = field(default_factory=dict)
+    rows: Sequence[Row] = ()
+    changes: dict[str, str] | None = None
+    compared: str = ""
+    diagnosis: str = ""
 
     @property
     def verdict(self) -> str:
@@ -47,15 +47,13 @@ class Report:
         return VERDICTS.get(self.code, COULD_NOT_RUN)
 
     @cached_property
-    def unexpected(self) -> list[Row]:
-        """Comparisons that differ and are not accepted as known."""
-        pairs = zip(self.rows, self.check.get("comparisons", ()), strict=True)
-        return [row for row, values in pairs if not (row.equal or values["accepted"])]
-
-    @cached_property
-    def different(self) -> list[str]:
-        """Layers with such comparisons, in data-flow order."""
-        return list(dict.fromkeys(row.layer for row in self.unexpected))
+    def different(self) -> dict[str, list[Row]]:
+        """By layer, in data-flow order: the comparisons that differ and are not accepted as known."""
+        by_layer: dict[str, list[Row]] = {}
+        for row, values in zip(self.rows, self.check.get("comparisons", ()), strict=True):
+            if not (row.equal or values["accepted"]):
+                by_layer.setdefault(row.layer, []).append(row)
+        return by_layer
 
     @cached_property
     def layers(self) -> list[LayerSummary]:
@@ -103,7 +101,7 @@ class Report:
                 "candidate": f"`{check['implementation']}`, {check['description']}",
                 "reference": f"disco_rl, commit {check['original'][:7]}; goldens `{check['goldens'][:7]}`",
                 "coverage": f"{layers} of {len(REGISTRY)} layers ({layers / len(REGISTRY):.0%})",
-                "comparisons": f"{len(self.rows):,}, of which {len(self.unexpected):,} differ",
+                "comparisons": f"{len(self.rows):,}, of which {sum(map(len, self.different.values())):,} differ",
                 "as expected": f"{accepted:,} more differ" if accepted else "",
                 "largest error where equal": f"{largest:.2g} of {C:g} sigmas",
                 "not run": f"{len(check['skipped'])} cases, without Disco103's weights" if check["skipped"] else "",

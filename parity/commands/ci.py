@@ -6,12 +6,13 @@ import argparse
 import contextlib
 import io
 import json
-import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from parity.ci import badge, gate, github
 from parity.ci.summary import Report
+from parity.command_line import write_json
 from parity.commands import check, compare, diagnose
 from parity.compare import NO_NUMBERS, Row
 from parity.errors import CannotRun, FixtureError
@@ -42,18 +43,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """The worst exit code of check and tests; what changed against the base is shown, and fails nothing."""
     args.out.mkdir(parents=True, exist_ok=True)
-    args.json, junit = args.json or args.out / RESULT, args.out / JUNIT
+    asked, args.json, junit = args.json, args.out / RESULT, args.out / JUNIT
     for left_over in (args.json, junit):
         left_over.unlink(missing_ok=True)
     try:
         code, printed = _captured(lambda: check.run(args))
-    except Exception as error:  # `exit_code` makes a sentence of it; the summary must have it too
-        _publish(args, Report(2, {}, [], None, "", "", str(error), ""))
-        print(github.annotation("error", "disco-parity could not run", str(error)))
+        print(printed, end="", flush=True)
+        code = min(code, code if args.without_tests else gate.run(args, junit), key=WORST_FIRST.index)
+        report = _report(args, Report(code, printed, gate.in_words(junit)))
+        write_json(asked, report.check)
+    except Exception as error:  # the command line makes a sentence of it; the summary must have it too
+        _publish(args, Report(2, str(error)))
+        github.annotate("error", "disco-parity could not run", str(error))
         raise
-    print(printed, end="", flush=True)
-    code = min(code, code if args.without_tests else gate.run(args, junit), key=WORST_FIRST.index)
-    report = _report(args, code, printed, gate.in_words(junit))
     _publish(args, report)
     _annotate(args, report)
     _write_repros(args, report)
@@ -67,20 +69,19 @@ def _captured(command: Callable[[], int]) -> tuple[int, str]:
         return command(), printed.getvalue()
 
 
-def _report(args: argparse.Namespace, code: int, printed: str, tests_in_words: str) -> Report:
+def _report(args: argparse.Namespace, report: Report) -> Report:
+    """Adds what is in the result of `check`, what changed against the base, and a diagnosis."""
     head = read(args.json)
-    by_layer, compared = None, ""
+    report = replace(report, check=json.loads(args.json.read_text(encoding="utf-8")), rows=head.rows)
     if args.base is not None and args.base.is_file():
         try:
             base = read(args.base)
             found = changes(base.rows, head.rows)
             by_layer = {cells[1]: f"{cells[0]}: {cells[3]} σ" for cells in reversed(compare.by_layer(found))}
-            compared = "\n".join(compare.in_markdown(base, head, found))
+            report = replace(report, changes=by_layer, compared="\n".join(compare.in_markdown(base, head, found)))
         except CannotRun as error:  # of another version, say
-            compared = f"No comparison: {error}"
-    diagnosis = _diagnosis(args) if any(not row.equal for row in head.rows) else ""
-    check_json = json.loads(args.json.read_text(encoding="utf-8"))
-    return Report(code, check_json, head.rows, by_layer, compared, tests_in_words, diagnosis, printed)
+            report = replace(report, compared=f"No comparison: {error}")
+    return replace(report, diagnosis=_diagnosis(args)) if report.different else report
 
 
 def _diagnosis(args: argparse.Namespace) -> str:
@@ -105,26 +106,23 @@ def _publish(args: argparse.Namespace, report: Report) -> None:
 
 
 def _annotate(args: argparse.Namespace, report: Report) -> None:
-    """Prints one annotation for each layer that differs, the first in data-flow order first."""
-    if github.WORKSPACE not in os.environ:
-        return
+    """One annotation for each layer that differs, in data-flow order, and for each that is less exact than it was."""
     implementation = load(args.impl)
-    for layer in report.different[:MOST_ANNOTATIONS]:
-        rows = [row for row in report.unexpected if row.layer == layer]
+    for layer, rows in list(report.different.items())[:MOST_ANNOTATIONS]:
         message = max(rows, key=lambda row: row.ratio).sentence()
-        place = github.place_of(implementation, layer)
-        print(github.annotation("error", f"{layer}: {len(rows)} comparisons differ", message, place))
-    for layer, change in list((report.changes or {}).items())[:MOST_ANNOTATIONS]:
-        if layer not in report.different and change.startswith(What.SHRUNK):
-            place = github.place_of(implementation, layer)
-            print(github.annotation("warning", f"{layer}: still equal, but less exact", change, place))
+        title = f"{layer}: {len(rows)} comparisons differ"
+        github.annotate("error", title, message, github.place_of(implementation, layer))
+    shrunk = [layer for layer, change in (report.changes or {}).items() if change.startswith(What.SHRUNK)]
+    for layer in [layer for layer in shrunk if layer not in report.different][:MOST_ANNOTATIONS]:
+        title, place = f"{layer}: still equal, but less exact", github.place_of(implementation, layer)
+        github.annotate("warning", title, (report.changes or {})[layer], place)
 
 
 def _write_repros(args: argparse.Namespace, report: Report) -> None:
     """A file for each layer that differs, on the smallest recorded case whose numbers differ."""
     store = Store()
-    for layer in report.different:
-        rows = [row for row in report.unexpected if row.layer == layer and not _has_no_numbers(row)]
+    for layer, different in report.different.items():
+        rows = [row for row in different if not _has_no_numbers(row)]
         goldens = {case: load_case(store, layer, case) for case in {row.case for row in rows}}
         sizes = {case: sum(value.size for value in golden.inputs.values()) for case, golden in goldens.items()}
         row = min(rows, key=lambda row: sizes[row.case], default=None)
