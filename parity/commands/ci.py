@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from textwrap import fill
 
 from parity.ci import badge, gate, github
 from parity.ci.summary import Report
@@ -77,7 +78,9 @@ def _report(args: argparse.Namespace, report: Report) -> Report:
         try:
             base = read(args.base)
             found = changes(base.rows, head.rows)
-            by_layer = {cells[1]: f"{cells[0]}: {cells[3]} σ" for cells in reversed(compare.by_layer(found))}
+            by_layer = {
+                cells[1]: f"{cells[0]}: {cells[4]} of the tolerance" for cells in reversed(compare.by_layer(found))
+            }
             report = replace(report, changes=by_layer, compared="\n".join(compare.in_markdown(base, head, found)))
         except CannotRun as error:  # of another version, say
             report = replace(report, compared=f"No comparison: {error}")
@@ -86,7 +89,8 @@ def _report(args: argparse.Namespace, report: Report) -> Report:
 
 def _diagnosis(args: argparse.Namespace) -> str:
     try:
-        return _captured(lambda: diagnose.run(argparse.Namespace(**{**vars(args), "json": None})))[1]
+        lines = _captured(lambda: diagnose.run(argparse.Namespace(**{**vars(args), "json": None})))[1].splitlines()
+        return "\n".join(fill(line, 116, subsequent_indent=" " * 11) for line in lines[1:])  # the first is the heading
     except (CannotRun, FixtureError) as error:
         return f"No diagnosis: {error}"
     except Exception as error:  # whatever it is, the verdict must not be lost with it
