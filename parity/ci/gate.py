@@ -18,18 +18,8 @@ MOST = 10  # names of tests
 def run(args: argparse.Namespace, junit: Path) -> int:
     """Runs the tests on the implementation and layers of a check; returns the exit code of a command."""
     options = {"impl": args.impl, "expected": args.expected, "precision": args.precision}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-rfE",
-        "--tb=line",
-        "--pyargs",
-        "parity",
-        "--junitxml",
-        str(junit),
-    ]
+    command = [sys.executable, "-m", "pytest", "--pyargs", "parity", "-q", "-rfE", "--tb=line"]
+    command += ["--junitxml", str(junit)]
     command += [f"--parity-{name}={value}" for name, value in options.items() if value]
     command += ["--parity-strict"] * args.strict + ["-k", " or ".join(args.layers)] * bool(args.layers)
     return CODES.get(subprocess.run(command, check=False).returncode, 2)

@@ -113,7 +113,7 @@ class Report:
         """Worst errors by layer, in sigmas; for those that have no number, what is wrong."""
         columns = columns_of(self.rows)
         titles = [f"VJP {dtype}" if kind == "vjp" else dtype for kind, dtype in columns]
-        change = [] if self.changes is None else ["against the base"]
+        change = [] if self.changes is None else ["of the tolerance, base -> head"]
         rows = [
             [f"`{s.layer}`", f"{s.different} of {s.comparisons}", *(in_sigmas(s.worst[column]) for column in columns)]
             + [(self.changes or {}).get(s.layer, "–")] * len(change)

@@ -78,9 +78,8 @@ def _report(args: argparse.Namespace, report: Report) -> Report:
         try:
             base = read(args.base)
             found = changes(base.rows, head.rows)
-            by_layer = {
-                cells[1]: f"{cells[0]}: {cells[4]} of the tolerance" for cells in reversed(compare.by_layer(found))
-            }
+            cells = reversed(compare.by_layer(found))  # of a layer with several kinds of change, the worst stays
+            by_layer = {layer: f"{what}: {ratio}" for what, layer, _, _, ratio, _ in cells}
             report = replace(report, changes=by_layer, compared="\n".join(compare.in_markdown(base, head, found)))
         except CannotRun as error:  # of another version, say
             report = replace(report, compared=f"No comparison: {error}")
