@@ -59,7 +59,7 @@ def test_a_difference_is_in_summary_outputs_annotation_badge_and_repro(runner, c
     assert summary.startswith("before\n## ✘ toy differs from Disco in 1 of 2 layers")
     assert (runner / "out" / "summary.md").read_text() == summary.removeprefix("before\n")
     row = next(line for line in summary.splitlines() if line.startswith(f"| `{WRONG}`"))
-    assert row.startswith("| `values/retrace` | 26 of 32 | **1.8e+16 σ** |")
+    assert row.startswith("| `values/retrace` | 26 of 32 | **1.8e+16\N{NO-BREAK SPACE}σ** |")
     assert row.endswith("| turned red: 0.02 -> 1.5e+14 |")
     assert "retrace_index_too_late" in summary.partition("### Diagnosis")[2].partition("### Against the base")[0]
     assert outputs(runner) == {

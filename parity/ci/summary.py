@@ -126,7 +126,7 @@ def in_sigmas(row: Row | None) -> str:
     """The worst error of a layer's outputs."""
     if row is None:
         return "–"
-    text = str(row.problem.kind) if row.problem else f"{row.sigmas:.2g} σ"
+    text = str(row.problem.kind) if row.problem else f"{row.sigmas:.2g}\N{NO-BREAK SPACE}σ"
     return text if row.equal else f"**{text}**"
 
 
