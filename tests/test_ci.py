@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -14,6 +15,7 @@ import yaml
 from parity.__main__ import main, parser
 from parity.ci import badge, gate, github
 from parity.goldens.store import Store
+from parity.plugin import OPTIONS
 from tests import toy
 from tests.helpers import ROOT
 
@@ -164,6 +166,20 @@ def test_the_tests_of_the_package_are_part_of_the_gate(runner, monkeypatch):
     tests = ElementTree.parse(out / "junit.xml").findall(".//testcase")
     assert len(tests) > 16 and all(WRONG in test.get("name") for test in tests)
     assert re.search(r"\*\*tests\*\*: \d+ passed, 1\d failed", (runner / github.SUMMARY).read_text())
+
+
+def test_pytest_gets_the_options_of_check(monkeypatch, tmp_path):
+    called = []
+    done = SimpleNamespace(returncode=5)
+    monkeypatch.setattr(subprocess, "run", lambda command, check: [called.append(command), done][1])
+    values = {"impl": "a:b", "device": "meta", "expected": "known.toml", "precision": "tf32"}
+    options = [part for name, value in values.items() for part in (f"--{name}", value)]
+    args = parser().parse_args(["ci", WRONG, RIGHT, "--strict", *options])
+    assert gate.run(args, tmp_path / "junit.xml") == 3
+    (command,) = called
+    assert {f"--parity-{name}={value}" for name, value in values.items()} | {"--parity-strict"} <= set(command)
+    assert command[command.index("-k") + 1] == f"{WRONG} or {RIGHT}"
+    assert {*values, "strict"} <= OPTIONS.keys()
 
 
 JUNIT = """<testsuites><testsuite>

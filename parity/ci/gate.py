@@ -17,7 +17,7 @@ MOST = 10  # names of tests
 
 def run(args: argparse.Namespace, junit: Path) -> int:
     """Runs the tests on the implementation and layers of a check; returns the exit code of a command."""
-    options = {"impl": args.impl, "expected": args.expected, "precision": args.precision}
+    options = {name: getattr(args, name) for name in ("impl", "device", "expected", "precision")}
     command = [sys.executable, "-m", "pytest", "--pyargs", "parity", "-q", "-rfE", "--tb=line"]
     command += ["--junitxml", str(junit)]
     command += [f"--parity-{name}={value}" for name, value in options.items() if value]
