@@ -14,6 +14,8 @@ import yaml
 
 from parity.__main__ import main, parser
 from parity.ci import badge, gate, github
+from parity.commands import check
+from parity.errors import CannotRun
 from parity.goldens.store import Store
 from parity.plugin import OPTIONS
 from tests import toy
@@ -128,8 +130,24 @@ def test_what_could_not_run_is_in_the_summary_too(runner, capsys):
     captured = capsys.readouterr()
     assert "has no 'nothing'" in (runner / github.SUMMARY).read_text() and "has no 'nothing'" in captured.err
     assert outputs(runner)["verdict"] == "could not run" and "result" not in outputs(runner)
-    assert annotations(captured.out) == ["::error title=disco-parity could not run::Module tests.toy has no 'nothing'."]
+    assert annotations(captured.out) == [
+        "::error title=disco-parity gave no verdict::Module tests.toy has no 'nothing'."
+    ]
     assert json.loads((runner / "out" / "badge.json").read_text())["color"] == badge.GREY
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_nothing_compared_is_not_equal(raises, runner, monkeypatch, capsys):
+    run = check.run
+
+    def run_and_raise(args):
+        run(args)
+        raise CannotRun("Nothing was compared.")
+
+    monkeypatch.setattr(check, "run", run_and_raise if raises else run)
+    assert ci(runner, "right", layers=["ops/entropy"]) in (2, 3)
+    assert outputs(runner)["verdict"] == "nothing compared"
+    assert "! toy: nothing compared" in (runner / github.SUMMARY).read_text() or raises
 
 
 def test_a_check_that_leaves_no_result_could_not_run(runner, monkeypatch):
@@ -200,8 +218,6 @@ def test_failures_of_tests_are_named_but_for_goldens_which_have_a_table(tmp_path
 
 @pytest.mark.parametrize(("codes", "worst"), [((0, 1), 1), ((1, 2), 2), ((0, 3), 3), ((1, 3), 1), ((0, 0), 0)])
 def test_the_exit_code_is_the_worst_of_check_and_tests(codes, worst, runner, monkeypatch):
-    from parity.commands import check
-
     run = check.run
     monkeypatch.setattr(check, "run", lambda args: [run(args), codes[0]][1])
     monkeypatch.setattr(gate, "run", lambda args, junit: codes[1])

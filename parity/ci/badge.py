@@ -12,7 +12,7 @@ from parity.files import write_atomically
 LABEL = "Disco parity"
 COLOURS = {"equal": "#2ea44f", "different": "#cf222e"}
 GREY = "#6e7781"  # nothing was compared, or it could not run
-CHARACTER, PADDING = 6.6, 12  # pixels
+CHARACTER, PADDING = 6.2, 12  # pixels
 
 
 def write(folder: Path, verdict: str, share: float, goldens: str) -> None:
@@ -35,7 +35,7 @@ def _svg(message: str, colour: str) -> str:
     """Text is stretched to the width that is planned for it, whatever the font."""
     left_text, right_text = (round(CHARACTER * len(text)) for text in (LABEL, message))
     left, right = left_text + PADDING, right_text + PADDING
-    sizes = {"left": left, "right": right, "width": left + right, "left_text": left_text, "right_text": right_text}
+    sizes = {"left": left, "width": left + right, "left_text": left_text, "right_text": right_text}
     middles = {"left_middle": left / 2, "right_middle": left + right / 2}
     template = Template(Path(__file__).with_name("badge.svg").read_text(encoding="utf-8"))
     return template.substitute(sizes, **middles, label=LABEL, message=escape(message), colour=colour)

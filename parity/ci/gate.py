@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
 
-CODES = {0: 0, 1: 1, 5: 3}  # exit code of pytest -> equal, different, nothing compared; all else could not run
+CODES = {0: 0, 1: 1, 3: 3, 5: 3}  # exit code of pytest -> equal, different, nothing compared; all else could not run
 WORDS = {"passed": "passed", "failure": "failed", "error": "could not run", "skipped": "skipped"}  # by JUnit's tag
 BAD = ("failure", "error")
 MOST = 10  # names of tests

@@ -28,7 +28,8 @@ from parity.sketch import SKETCH_WIDTH
 HELP = "run the gate in CI: check, tests, the change against a base, and a summary for GitHub"
 EXAMPLE = "python -m parity ci --impl my_adapter:implementation --base base/parity.json --out parity-results"
 RESULT, JUNIT, SUMMARY = "parity.json", "junit.xml", "summary.md"
-WORST_FIRST = (2, 1, 3, 0)  # exit codes
+NOTHING_COMPARED = 3
+WORST_FIRST = (2, 1, NOTHING_COMPARED, 0)  # exit codes
 MOST_ANNOTATIONS = 10  # of a level; GitHub shows no more of a step
 LARGEST_REPRO = 5000  # numbers among the inputs
 
@@ -54,13 +55,14 @@ def run(args: argparse.Namespace) -> int:
         report = _report(args, Report(code, printed, gate.in_words(junit)))
         write_json(asked, report.check)
     except Exception as error:  # the command line makes a sentence of it; the summary must have it too
-        _publish(args, Report(2, str(error)))
-        github.annotate("error", "disco-parity could not run", str(error))
+        is_empty = args.json.is_file() and not read(args.json).rows
+        _publish(args, Report(NOTHING_COMPARED if is_empty else 2, str(error)))
+        github.annotate("error", "disco-parity gave no verdict", str(error))
         raise
     _publish(args, report)
     _annotate(args, report)
     _write_repros(args, report)
-    return code
+    return report.code
 
 
 def _captured(command: Callable[[], int]) -> tuple[int, str]:
@@ -73,7 +75,8 @@ def _captured(command: Callable[[], int]) -> tuple[int, str]:
 def _report(args: argparse.Namespace, report: Report) -> Report:
     """Adds what is in the result of `check`, what changed against the base, and a diagnosis."""
     head = read(args.json)
-    report = replace(report, check=json.loads(args.json.read_text(encoding="utf-8")), rows=head.rows)
+    code = min(report.code, report.code if head.rows else NOTHING_COMPARED, key=WORST_FIRST.index)
+    report = replace(report, code=code, check=json.loads(args.json.read_text(encoding="utf-8")), rows=head.rows)
     if args.base is not None and args.base.is_file():
         try:
             base = read(args.base)
