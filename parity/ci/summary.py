@@ -77,13 +77,15 @@ class Report:
             parts += folded(f"{len(right)} layers without a new difference", self._table(right))
         if missing:
             parts += folded(f"{len(missing)} layers not provided", [", ".join(f"`{name}`" for name in missing)])
-        if self.printed:
+        if not self.check:
+            parts.append(self.printed)
+        else:
             parts += folded("<code>python -m parity check</code>", [verbatim(self.printed)])
         return "\n\n".join(parts) + "\n"
 
     def headline(self) -> str:
         """The verdict in a sentence."""
-        name, compared = self.check.get("implementation", "the implementation"), len(self.layers)
+        name, compared = self.check.get("implementation", "disco-parity"), len(self.layers)
         if self.verdict == "equal":
             return f"{name} equals Disco in all {compared} layers compared"
         if self.different:
