@@ -26,15 +26,14 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = root.add_subparsers(dest="command", required=True)
     for name, command in COMMANDS.items():
-        about = commands.add_parser(name, help=command.HELP, epilog=f"example: {command.EXAMPLE}")
+        about = commands.add_parser(name, help=command.HELP, epilog=f"example: {command.EXAMPLE}", allow_abbrev=False)
         command.add_arguments(about)
     return root
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 equal, 1 different, 2 could not run."""
-    args = parser().parse_args(arguments)
-    return exit_code("parity", lambda: COMMANDS[args.command].run(args))
+    """0 equal, 1 different, 2 could not run, 3 nothing was compared, 130 interrupted."""
+    return exit_code(parser(), arguments, lambda args: COMMANDS[args.command].run(args))
 
 
 if __name__ == "__main__":

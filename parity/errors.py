@@ -1,8 +1,12 @@
-"""The errors that commands turn into a sentence and exit code 2."""
+"""The errors that commands turn into a sentence and exit code 2, and the words for all others."""
 
 
 class CannotRun(Exception):
     """Something that was asked for is not there; the message says what to do."""
+
+
+class NothingCompared(CannotRun):
+    """All that was asked for is not provided or cannot run here, so that there is no verdict; the message says why."""
 
 
 class InputChanged(Exception):
@@ -15,3 +19,11 @@ class FixtureError(Exception):
 
 class WeightsMissing(Exception):
     """A case needs Disco103's weights, and they are not on this machine."""
+
+
+def in_words(error: BaseException) -> str:
+    """An exception's type and text; somebody else's exception may fail to give its text."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__}, whose text cannot be shown"

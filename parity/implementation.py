@@ -24,11 +24,13 @@ import difflib
 import importlib
 import os
 import sys
-from collections.abc import Collection, Sequence
-from typing import Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
 
 from parity import bridge
-from parity.errors import CannotRun
+from parity.errors import CannotRun, in_words
 from parity.layers import REGISTRY
 from parity.layers.spec import Arrays, Settings
 
@@ -78,17 +80,20 @@ def load(name: str) -> Implementation:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # the command `pytest` does not look there by itself
     try:
-        module = importlib.import_module(module_name)
+        with np.errstate():
+            module = importlib.import_module(module_name)
+        if not hasattr(module, attribute):
+            raise CannotRun(f"Module {module_name} has no {attribute!r}.")
+        return _checked(getattr(module, attribute), name)
+    except (CannotRun, KeyboardInterrupt):
+        raise
     except ModuleNotFoundError as error:
         hint = HINTS.get(name, "")
         if error.name == module_name.partition(".")[0] and name not in KNOWN:
             raise CannotRun(f"There is no module {module_name!r}, neither installed nor in {os.getcwd()}.") from None
         raise CannotRun(f"Implementation {name!r} needs the module {error.name!r}, not installed here.{hint}") from None
-    except Exception as error:
-        raise CannotRun(f"Importing {module_name} failed with {type(error).__name__}: {error}") from error
-    if not hasattr(module, attribute):
-        raise CannotRun(f"Module {module_name} has no {attribute!r}.")
-    return _checked(getattr(module, attribute), name)
+    except BaseException as error:  # SystemExit, too: a module that ends the process has shown nothing
+        raise CannotRun(f"Importing {module_name} failed with {in_words(error)}") from error
 
 
 def _checked(found: Implementation, name: str) -> Implementation:
@@ -96,13 +101,28 @@ def _checked(found: Implementation, name: str) -> Implementation:
     lacking = [part for part in ("name", "description", "layers", "run") if not hasattr(found, part)]
     if lacking:
         raise CannotRun(f"{name} is no implementation: it has no `{lacking[0]}` (`python -m parity new` writes one).")
-    unknown = sorted(layer for layer in found.layers if layer not in REGISTRY)
-    if unknown:
-        raise CannotRun(f"{name} provides {unknown[0]!r}, and no layer is called that. {did_you_mean(unknown[0])}")
+    for part in ("name", "description"):
+        if not isinstance(getattr(found, part), str):
+            raise CannotRun(f"{name} is no implementation: its `{part}` is no text.")
+    optional = getattr(found, "optional_outputs", {})
+    if not isinstance(optional, Mapping):
+        raise CannotRun(f"{name} has {type(optional).__name__} as `optional_outputs`; give a dict of lists by layer.")
+    lists = {"layers": found.layers, **{f"optional_outputs[{layer!r}]": names for layer, names in optional.items()}}
+    for where, names in lists.items():
+        if not _is_list_of_names(names):
+            raise CannotRun(f"{name} has {type(names).__name__} as `{where}`; give a list, set or dict of names.")
+    for layer in (*found.layers, *optional):
+        if layer not in REGISTRY:
+            raise CannotRun(f"{name} provides {layer!r}, and no layer is called that. {did_you_mean(layer)}")
     return found
 
 
-def did_you_mean(layer: str) -> str:
-    """A hint for a misspelt name of a layer."""
-    near = difflib.get_close_matches(layer, REGISTRY, n=3, cutoff=0.5)
-    return f"Did you mean {' or '.join(near)}?" if near else "`python -m parity list` shows them all."
+def _is_list_of_names(names: Any) -> bool:
+    """Whether names can be asked for again and again: a generator is empty the second time, a text has letters."""
+    return isinstance(names, Collection) and not isinstance(names, str) and all(isinstance(n, str) for n in names)
+
+
+def did_you_mean(name: str, known: Collection[str] = tuple(REGISTRY)) -> str:
+    """A hint for a misspelt name, of a layer unless others are given."""
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return f"Did you mean {' or '.join(near)}?" if near else "`python -m parity list LAYER` shows them all."

@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 import pytest
 
+from parity.command_line import ExitCode
 from parity.compare import Row
 from parity.errors import CannotRun, FixtureError, WeightsMissing
 from parity.files import read_tables
@@ -38,7 +39,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "expected": {"default": None, "metavar": "FILE", "help": "TOML file of known divergences"},
     "precision": {"default": None, "choices": list(PRECISIONS), "help": "the tolerance to hold it to"},
     "examples": {"type": int, "default": 0, "metavar": "N", "help": "Hypothesis examples for each layer"},
-    "strict": {"action": "store_true", "help": "layers that are not provided are failures"},
+    "strict": {"action": "store_true", "help": "what is not provided or cannot run is a failure"},
 }
 
 
@@ -52,6 +53,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """A kept program that cannot be read is compiled, as if it were not there; that is nothing to fail for."""
     config.addinivalue_line("filterwarnings", "ignore:Error (reading|writing) persistent compilation cache entry")
+    if not hasattr(config, "workerinput"):  # workers of pytest-xdist see but a part of the tests
+        config.pluginmanager.register(NothingComparedIsNotEqual())
+
+
+class NothingComparedIsNotEqual:
+    """Ends a run in which tests of this package ran, and none of them compared anything, with exit code 3."""
+
+    has_run = has_compared = False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Looks at what `pytest_runtest_makereport` noted, perhaps in another process."""
+        self.has_run |= hasattr(report, "has_compared")
+        self.has_compared |= getattr(report, "has_compared", False)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Gives the exit code."""
+        if session.exitstatus == 0 and self.has_run and not self.has_compared:
+            session.exitstatus = ExitCode.NOTHING_COMPARED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Gives the reason."""
+        if self.has_run and not self.has_compared:
+            terminalreporter.write_line("parity: nothing was compared, which is no verdict.", red=True)
 
 
 def require_layer(request: pytest.FixtureRequest, implementation: Implementation, layer: str) -> None:
@@ -177,5 +201,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Turns a skip that is not on the list into a failure, in CI."""
     report = yield
     if is_ours(item):
+        is_comparison = report.when == "call" and "implementation" in getattr(item, "fixturenames", ())
+        report.has_compared = is_comparison and not report.skipped  # type: ignore[attr-defined]
         fail_unless_allowed(report, item.name, ALLOWED_SKIPS)
     return report

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -15,12 +18,12 @@ from parity.goldens.check import (
     load,
     rows_expected,
 )
-from parity.goldens.expected import Divergence, problems, unexpected
+from parity.goldens.expected import Divergence, asked, problems, unexpected
 from parity.goldens.store import Store, compact, digest
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
 from parity.layers.draw import case_inputs
-from parity.plugin import NOT_PROVIDED, record_comparisons, require_layer
+from parity.plugin import NOT_PROVIDED, end_of, record_comparisons, require_layer
 
 FLOOR_OF_LAYERS = 50
 FLOOR_OF_COMPARISONS = 20_000
@@ -40,14 +43,16 @@ def test_golden(
     store: Store,
     implementation: Implementation,
     divergences: list[Divergence],
+    stale_entries: Callable[[str], list[str]],
     layer: str,
     case: str,
 ) -> None:
+    assert not stale_entries(layer)
     require_layer(request, implementation, layer)
     try:
         golden = load(store, layer, case)
     except WeightsMissing as reason:
-        pytest.skip(str(reason))
+        end_of(request)(str(reason))
     precisions = asked_precisions(request.config.getoption("--parity-precision"))
     assert injected_error_is_found(golden, precisions), "an injected error passes for equal: this proves nothing"
     judge = Judge(implementation, precisions)
@@ -56,20 +61,29 @@ def test_golden(
     different = [row.sentence() for row in unexpected(rows, divergences)]
     assert not different, f"{len(different)} of {len(rows)} differ:\n" + "\n".join(different[:12])
     is_strict = request.config.getoption("--parity-strict")
-    if judge.left_out and not (rows or is_strict):
-        pytest.skip(f"{implementation.name} {NOT_PROVIDED} {', '.join(judge.left_out)}")
+    if not (rows or is_strict):
+        left_out = ", ".join(judge.left_out) or f"VJPs of {golden.id}"
+        pytest.skip(f"{implementation.name} {NOT_PROVIDED} {left_out}")
     if (judge.without_gradients or judge.left_out) and not is_strict:
         return
     assert len(rows) == rows_expected(golden, precisions), "not everything that was recorded was compared"
 
 
-def test_every_expected_divergence_is_still_there(
-    store: Store, implementation: Implementation, divergences: list[Divergence]
-) -> None:
-    outcome = Outcome()
-    for layer in sorted({entry.layer for entry in divergences}):
-        check_layer(store, implementation, layer, outcome)
-    assert not problems(outcome.rows, divergences)
+@pytest.fixture(scope="session")
+def stale_entries(
+    request: pytest.FixtureRequest, store: Store, implementation: Implementation, divergences: list[Divergence]
+) -> Callable[[str], list[str]]:
+    """What is wrong with the known divergences of a layer; with `-k`, too, each is judged on all its cases."""
+    precisions = asked_precisions(request.config.getoption("--parity-precision"))
+
+    @cache
+    def ask(layer: str) -> list[str]:
+        entries, outcome = asked(divergences, [layer], precisions), Outcome()
+        if entries:
+            check_layer(store, implementation, layer, outcome, precisions)
+        return problems(outcome.rows, entries)
+
+    return ask
 
 
 def test_enough_is_compared(store: Store) -> None:

@@ -150,8 +150,9 @@ def _verified(path: pathlib.Path, source: Source, expected: Expected) -> Weights
     try:
         read_verified(path, expected)
     except WeightsError as error:
-        hint = f" It is named by {VARIABLE}." if source == "environment" else ""
-        raise type(error)(f"{error}{hint}") from None
+        if source == "environment":  # a named file that is not there is wrong, and not merely missing
+            raise WeightsError(f"{error} It is named by {VARIABLE}.") from None
+        raise
     return Weights(path, source, expected.sha256)
 
 

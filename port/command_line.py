@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import field, fields
 from pathlib import Path
 from typing import Any
 
 from port import distributed
+from port.processes import interruptible
 
+INTERRUPTED = 130
 ERRORS = (ValueError, TypeError, OSError, RuntimeError, FloatingPointError)
 SETTING = re.compile(r"\b(?:Train|MetaTrain|Agent|AgentNet|Disco|ActorCritic|MetaNet)Config\.(\w+)")
 
@@ -123,12 +126,28 @@ def write_summary(path: Path, summary: dict[str, Any]) -> None:
     path.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
 
 
-def run(command: str, work: Callable[[], int]) -> int:
-    """Does a command's work; its exit code, which is 2 after a sentence where it could not be done."""
+def run(command: str, work: Callable[[], int], stopped: Callable[[], str] = str) -> int:
+    """Does a command's work; its exit code: 2 after a sentence where it could not be done, 130 where it was stopped.
+
+    Args:
+        command: its name.
+        work: gives the exit code.
+        stopped: what becomes of the work where Ctrl-C or SIGTERM stops it; torchrun's processes have their own way.
+    """
     try:
-        code = work()
+        with nullcontext() if distributed.is_one_of_many() else interruptible():
+            code = work()
+    except KeyboardInterrupt:
+        print(f"\n{command}: stopped{stopped()}.", file=sys.stderr)
+        code = INTERRUPTED
+    except BrokenPipeError:  # `| head`, which wants to hear no more
+        code = 2
     except ERRORS as problem:
         sentence = SETTING.sub(lambda match: flag(match[1]), str(problem))  # settings are options here
         print(f"{command}: {sentence}", file=sys.stderr)
         code = 2
+    try:
+        sys.stdout.flush()
+    except OSError:  # what Python flushes as it ends must not fail again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return distributed.leave(code)

@@ -13,9 +13,7 @@ import importlib
 import sys
 from typing import Any
 
-from parity import weights
 from parity.command_line import exit_code
-from parity.errors import CannotRun, WeightsMissing
 
 COMMANDS = {  # module, and what the command is for
     "calibrate": ("reference.record.calibrate", "hold the original, compiled in other ways, to the goldens"),
@@ -39,7 +37,8 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     module: Any = None
     for name, (path, text) in COMMANDS.items():
-        command = commands.add_parser(name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+        raw = argparse.RawDescriptionHelpFormatter
+        command = commands.add_parser(name, help=text, formatter_class=raw, allow_abbrev=False)
         if name == chosen:
             try:
                 module = importlib.import_module(path)
@@ -49,16 +48,7 @@ def main(argv: list[str] | None = None) -> int:
                 return 2
             command.description = module.__doc__
             module.add_arguments(command)
-    args = parser.parse_args(argv)
-    return exit_code(args.command, lambda: run(module, args))
-
-
-def run(module: Any, args: argparse.Namespace) -> int:
-    """Runs a command; weights that are missing or wrong are a reason why it could not run, like any other."""
-    try:
-        return int(module.run(args))
-    except (WeightsMissing, weights.WeightsError) as error:
-        raise CannotRun(str(error)) from None
+    return exit_code(parser, argv, lambda args: int(module.run(args)))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ Example:
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import sys
 import time
@@ -15,8 +16,8 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from parity.errors import CannotRun, FixtureError
-from parity.files import write_atomically
+from parity.command_line import SENTENCES, ExitCode, exit_code, write_result
+from parity.errors import in_words
 from parity.implementation import load
 from reports import page
 
@@ -29,11 +30,11 @@ def make_section(report: str, implementation_name: str, out: Path) -> page.Secti
     started, reason, full_name = time.monotonic(), "", f"reports.{report}.command"
     try:
         section: page.Section = importlib.import_module(full_name).section(implementation_name, out)
-    except (CannotRun, FixtureError) as error:
+    except SENTENCES as error:
         reason = str(error)
-    except Exception as error:  # whatever it is, the sections that are made must not be lost with it
+    except (Exception, SystemExit) as error:  # whatever it is, the sections that are made must not be lost with it
         traceback.print_exc()
-        reason = f"It failed with {type(error).__name__}: {error}"
+        reason = f"It failed with {in_words(error)}"
     if reason:
         title = getattr(sys.modules.get(full_name), "TITLE", report)
         section = page.not_run(report, title, f"python -m reports.{report}", reason)
@@ -42,25 +43,26 @@ def make_section(report: str, implementation_name: str, out: Path) -> page.Secti
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 all equal, 1 something differs (the page says what), 2 something could not run (the page says why)."""
+    """0 all equal, 1 something differs, 2 something could not run, 3 nothing was judged; the page says what or why."""
     parser = page.parser("reports", __doc__)
     parser.add_argument("--impl", default="port", metavar="NAME", help="implementation to report on (default: port)")
-    args = parser.parse_args(arguments)
-    try:
-        load(args.impl)
-    except CannotRun as error:
-        print(f"reports: {error}", file=sys.stderr)
-        return 2
+    return exit_code(parser, arguments, report)
+
+
+def report(args: argparse.Namespace) -> int:
+    """Makes the page, section by section."""
+    load(args.impl)
     sections = [make_section(name, args.impl, args.out) for name in SECTIONS]
     path = page.write(sections, args.out)
-    if args.json:
-        write_atomically(args.json, page.as_json(sections))
+    write_result(args.json, page.as_json(sections))
     for section in sections:
         print(f"{section.title}: {section.verdict}")
     print(f"{page.in_one_line(sections)[1]}\nThe page is {path}")
     if any(section.state == "bad" for section in sections):
         return 1
-    return 2 if any(section.is_missed for section in sections) else 0
+    if any(section.is_missed for section in sections):
+        return ExitCode.COULD_NOT_RUN
+    return ExitCode.EQUAL if any(section.kind == "judged" for section in sections) else ExitCode.NOTHING_COMPARED
 
 
 if __name__ == "__main__":

@@ -154,8 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m reports.browser", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.parse_args(arguments)
-    return exit_code("reports.browser", ensure)
+    return exit_code(parser, arguments, lambda _: ensure())
 
 
 def ensure() -> int:

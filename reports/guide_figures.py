@@ -15,6 +15,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from parity.command_line import exit_code
 from parity.files import write_atomically
 from parity.runs.curves import Recorded
 from parity.runs.spec import preset
@@ -55,7 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="example: python -m reports.guide_figures",
     )
     parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help="where it goes")
-    args = parser.parse_args(arguments)
+    return exit_code(parser, arguments, run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the pictures."""
     write_atomically(args.out / "learning_curves.svg", learning_curves())
     print(f"The picture is {args.out / 'learning_curves.svg'}")
     return 0

@@ -20,7 +20,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from parity.errors import CannotRun, WeightsMissing
+from parity.command_line import exit_code, write_result
 from parity.files import write_atomically
 from parity.goldens.check import Judge, with_disco103
 from parity.implementation import Implementation, load
@@ -129,17 +129,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES), help="which sizes (both)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the lines for machines")
     parser.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
-    args = parser.parse_args(arguments)
-    try:
-        found = list(lines(args.sizes, args.seed))
-    except (CannotRun, WeightsMissing) as error:
-        print(f"reports.meta_gradients: {error}", file=sys.stderr)
-        return 2
+    return exit_code(parser, arguments, report)
+
+
+def report(args: argparse.Namespace) -> int:
+    """Compares, prints the table and writes it; 0 equal, 1 different."""
+    found = list(lines(args.sizes, args.seed))
     Console().print(table(found))
     frame = pd.DataFrame([asdict(line) for line in found])
     write_atomically(args.out / "meta_gradients.csv", frame.to_csv(index=False).encode())
-    if args.json:
-        write_atomically(args.json, as_json(frame).encode())
+    write_result(args.json, as_json(frame).encode())
     return 0 if all(line.equal for line in found) else 1
 
 

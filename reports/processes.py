@@ -12,7 +12,8 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 from typing import Any
 
-from parity.errors import CannotRun, FixtureError, WeightsMissing
+from parity.command_line import SENTENCES, deaf_to_interrupts
+from parity.errors import CannotRun, in_words
 
 
 class OwnProcess:
@@ -30,7 +31,9 @@ class OwnProcess:
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Calls a function of a module there, and waits; CannotRun says what went wrong."""
         try:
-            return self._pool.submit(_answer, function, arguments).result()
+            with deaf_to_interrupts():  # the first call starts the process
+                answer = self._pool.submit(_answer, function, arguments)
+            return answer.result()
         except BrokenProcessPool:
             raise CannotRun(f"{self.name}: its process has ended.") from None
         except CannotRun as error:
@@ -59,7 +62,7 @@ def _end_with_parent() -> None:
 def _answer(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     try:
         return function(*arguments)
-    except (CannotRun, FixtureError, WeightsMissing) as sentence:
+    except SENTENCES as sentence:
         raise CannotRun(str(sentence)) from None
-    except Exception as error:  # not every exception can be sent to another process
-        raise CannotRun(f"{type(error).__name__}: {error}") from None
+    except (Exception, SystemExit) as error:  # not every exception can be sent to another process
+        raise CannotRun(in_words(error)) from None

@@ -43,8 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--png", type=Path, default=PNG, metavar="FILE", help="(default: reports/screenshot.png)")
     parser.add_argument("--scheme", choices=("light", "dark"), default="light", help="(default: light)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what is broken for machines")
-    args = parser.parse_args(arguments)
-    return exit_code("reports.screenshot", lambda: run(args))
+    return exit_code(parser, arguments, run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -37,7 +37,7 @@ LEVELS = {
     "port": (
         "ops trees types",
         "storage",
-        "distributed environments optimizers",
+        "processes distributed environments optimizers",
         "command_line",
         "input_transforms moving_average",
         "input_option",
@@ -61,7 +61,7 @@ LEVELS = {
         "files layers",
         "bridge",
         "adapters diagram implementation sigma sketch",
-        "command_line compare",
+        "command_line compare timeout",
         "goldens",
         "live trace",
         "mutants",

@@ -9,13 +9,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from parity.command_line import add_options, chosen, require_some, write_json
+from parity.command_line import ExitCode, add_options, chosen, require_some, write_json
+from parity.errors import NothingCompared
 from parity.goldens import expected
-from parity.goldens.check import Outcome, asked_precisions, check_layer
+from parity.goldens.check import Outcome, asked_precisions, check_layer, verdict
 from parity.goldens.compared import check_as_json
 from parity.goldens.store import Store
 from parity.goldens.table import WIDE, closing_lines, coverage, provenance, terminal_table
 from parity.implementation import load
+from parity.timeout import limited
 from parity.tolerance import PRECISIONS
 
 HELP = "compare an implementation with the recorded original"
@@ -25,27 +27,32 @@ BELOW = "below float32 the implementation answers in float32 (default: both floa
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    add_options(parser, "layers", "--impl", "--json")
+    add_options(parser, "layers", "--impl", "--json", "--timeout")
     parser.add_argument("--expected", type=Path, metavar="FILE", help="TOML file of known divergences")
     parser.add_argument("--precision", choices=list(PRECISIONS), help=f"use the tolerance of this precision; {BELOW}")
-    parser.add_argument("--strict", action="store_true", help="layers that are not provided are failures")
+    parser.add_argument("--strict", action="store_true", help="what is not provided or cannot run is a failure")
 
 
 def run(args: argparse.Namespace) -> int:
     """Compares, and prints the table and the differences."""
-    store, implementation, entries = Store(), load(args.impl), expected.load(args.expected)
+    store, implementation = Store(), limited(load(args.impl), args.timeout)
     require_some(implementation)
+    layers, precisions = chosen(args.layers, store.layers()), asked_precisions(args.precision)
+    entries = expected.asked(expected.load(args.expected), layers, precisions)
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     print(provenance(store, implementation))
     outcome = Outcome()
-    for layer in track(chosen(args.layers, store.layers()), "comparing", console=Console(stderr=True), transient=True):
-        check_layer(store, implementation, layer, outcome, asked_precisions(args.precision))
+    for layer in track(layers, "comparing", console=Console(stderr=True), transient=True):
+        check_layer(store, implementation, layer, outcome, precisions)
     console.print(terminal_table(outcome.rows, console.width))
     for line in [*closing_lines(outcome, entries), coverage(implementation)]:
         print(line)
     write_json(args.json, check_as_json(outcome, entries, implementation, store))
-    bad = expected.unexpected(outcome.rows, entries) or expected.problems(outcome.rows, entries)
     lacking = [*outcome.not_provided, *(f"the VJP of {layer}" for layer in sorted(outcome.without_gradients))]
+    lacking += [f"{case} (not run)" for case in outcome.skipped]
     if args.strict and lacking:
         print(f"--strict: {lacking[0]}{f' and {len(lacking) - 1} more are' if lacking[1:] else ' is'} not provided.")
-    return 1 if bad or (args.strict and lacking) else 0
+    if not outcome.rows:
+        raise NothingCompared("Nothing was compared: all that was asked for is not provided, or cannot run here.")
+    is_bad = expected.problems(outcome.rows, entries) or (args.strict and lacking)
+    return ExitCode.DIFFERENT if is_bad else verdict(expected.unexpected(outcome.rows, entries))

@@ -8,10 +8,12 @@ from rich.console import Console
 from rich.progress import track
 
 from parity.command_line import add_options, chosen, require_some, write_json
+from parity.errors import NothingCompared
 from parity.goldens.store import Store
 from parity.goldens.table import provenance
 from parity.implementation import load
 from parity.mutants import diagnose as diagnosing
+from parity.timeout import limited
 
 HELP = "name the known porting mistake that explains a difference"
 EXAMPLE = "python -m parity diagnose values/retrace --impl my_adapter:implementation"
@@ -19,14 +21,16 @@ EXAMPLE = "python -m parity diagnose values/retrace --impl my_adapter:implementa
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    add_options(parser, "layers", "--impl", "--json")
+    add_options(parser, "layers", "--impl", "--json", "--timeout")
 
 
 def run(args: argparse.Namespace) -> int:
     """Names the mistake in each layer that differs, and the correct formula."""
-    store, implementation = Store(), load(args.impl)
+    store, implementation = Store(), limited(load(args.impl), args.timeout)
     require_some(implementation)
     layers = [layer for layer in chosen(args.layers, store.layers()) if layer in implementation.layers]
+    if not layers:
+        raise NothingCompared(f"{implementation.name} provides none of the layers that were asked for.")
     print(provenance(store, implementation))
     shown = track(layers, "diagnosing", console=Console(stderr=True), transient=True)
     diagnoses = diagnosing.diagnose(store, implementation, shown)

@@ -8,7 +8,9 @@ from pathlib import Path
 from rich.console import Console
 
 from parity.command_line import add_options, finite, write_json
+from parity.errors import NothingCompared
 from parity.files import write_atomically
+from parity.goldens.check import verdict
 from parity.goldens.store import Store
 from parity.goldens.table import provenance
 from parity.implementation import load
@@ -37,4 +39,6 @@ def run(args: argparse.Namespace) -> int:
     print(f"The picture is {args.out / 'trace.svg'}")
     rows = [{"layer": t.layer, "own": t.own and t.own.as_json(), "in_the_chain": finite(t.inherited)} for t in taps]
     write_json(args.json, rows)
-    return 1 if any(tap.differs for tap in taps) else 0
+    if not any(tap.own for tap in taps):
+        raise NothingCompared(f"{implementation.name} provides none of the layers along a learner step.")
+    return verdict(tap.own for tap in taps if tap.own and tap.differs)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 
 from parity import weights
-from parity.compare import Row
+from parity.command_line import ExitCode
+from parity.compare import ProblemKind, Row
 from parity.errors import FixtureError, WeightsMissing
 from parity.goldens.judge import BOTH, Judge, compare_output, kinds_judged
 from parity.goldens.store import Golden, Store
@@ -20,7 +21,7 @@ from parity.layers.spec import Arrays
 from parity.tolerance import PRECISIONS, computed_in, scale_of, tolerance
 
 __all__ = ["BOTH", "Judge", "Outcome", "asked_precisions", "check_layer", "disco103", "kinds_judged", "load"]
-__all__ += ["injected_error_is_found", "relative_tolerances", "rows_expected", "with_disco103"]
+__all__ += ["injected_error_is_found", "relative_tolerances", "rows_expected", "verdict", "with_disco103"]
 
 
 def asked_precisions(option: str | None) -> tuple[str, ...]:
@@ -111,6 +112,13 @@ def check_layer(
             outcome.tolerances += relative_tolerances(golden)
     outcome.without_gradients |= judge.without_gradients
     outcome.not_provided += sorted(judge.left_out)
+
+
+def verdict(different: Iterable[Row]) -> ExitCode:
+    """The exit code for comparisons that failed: a layer that raised or broke the contract was not compared."""
+    broken = (ProblemKind.RAISED, ProblemKind.CALL)
+    is_compared = [row.problem is None or row.problem.kind not in broken for row in different]
+    return ExitCode.DIFFERENT if any(is_compared) else ExitCode.COULD_NOT_RUN if is_compared else ExitCode.EQUAL
 
 
 def rows_expected(golden: Golden, precisions: tuple[str, ...] = BOTH) -> int:

@@ -13,19 +13,22 @@ A file of them (`--expected FILE`) is TOML, one table for each:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from parity.compare import Row
+from parity.compare import NO_NUMBERS, Row
 from parity.errors import CannotRun
 from parity.files import check_keys, read_tables
+from parity.implementation import did_you_mean
 from parity.layers import REGISTRY
+from parity.tolerance import PRECISIONS
 
 LIVE_FACTOR = 10.0  # inputs that Hypothesis chose may show more of a known divergence than the recorded ones
 REQUIRED = ("layer", "output", "at_least", "at_most", "reason")
+KINDS = ("value", "vjp")
 OPTIONAL = ("kind", "dtype", "case")
 
 
@@ -44,19 +47,30 @@ class Divergence:
 
     def covers(self, row: Row) -> bool:
         """Whether a live comparison is of the output that this entry names, and not far beyond its interval."""
-        return self._is_of(row) and row.max_rel <= LIVE_FACTOR * self.at_most
+        return self._is_of(row) and self._is_within(row, LIVE_FACTOR)
 
     def matches(self, row: Row) -> bool:
         """Whether a comparison is one that this entry describes."""
         return self._is_of(row) and fnmatchcase(row.case, self.case)
+
+    def allows(self, row: Row) -> bool:
+        """Whether a comparison that differs is known, and no worse than known."""
+        return self.matches(row) and self._is_within(row)
+
+    def _is_within(self, row: Row, factor: float = 1.0) -> bool:
+        """Whether the error is within the upper bound; a layer that raised, or gave something else, has none."""
+        has_error = row.problem is None or row.problem.kind not in NO_NUMBERS
+        return has_error and row.max_rel <= factor * self.at_most
 
     def _is_of(self, row: Row) -> bool:
         return all(fnmatchcase(getattr(row, key), getattr(self, key)) for key in ("layer", "output", "kind", "dtype"))
 
     def problem(self, rows: Sequence[Row]) -> str:
         """What is wrong with the entry, given all rows of its layer; empty if it fits."""
-        differing = [row for row in rows if self.matches(row) and not row.equal]
-        name = f"{self.layer} {self.output}"
+        matching, name = [row for row in rows if self.matches(row)], f"{self.layer} {self.output}"
+        differing = [row for row in matching if not row.equal]
+        if not matching:
+            return f"{name} was not compared, so its entry cannot be judged ({self.reason}); is it provided?"
         if not differing:
             return f"{name} no longer diverges ({self.reason}); take its entry out."
         worst = max(differing, key=lambda row: row.max_rel)
@@ -81,24 +95,31 @@ def _checked(entry: dict[str, Any], where: str) -> Divergence:
     if not 0.0 <= entry["at_least"] <= entry["at_most"] or entry["at_most"] <= 0.0:
         raise CannotRun(f"{where}: at_least must not be below 0, nor at_most below at_least or 0.")
     if entry["layer"] not in REGISTRY:
-        raise CannotRun(f"{where}: no layer is called {entry['layer']!r}.")
+        raise CannotRun(f"{where}: no layer is called {entry['layer']!r}. {did_you_mean(entry['layer'])}")
     entry_layer = REGISTRY[entry["layer"]]
     names = [*entry_layer.outputs(entry_layer.settings), *entry_layer.inputs(entry_layer.settings)]
     if not any(fnmatchcase(name, entry["output"]) for name in names):
         raise CannotRun(f"{where}: {entry['layer']} has no output (nor, for a VJP, input) {entry['output']!r}.")
     if not entry["reason"].strip():
         raise CannotRun(f"{where}: the reason is empty; say why this divergence is known.")
+    for key, known in (("kind", KINDS), ("dtype", PRECISIONS), ("case", [case.name for case in entry_layer.cases])):
+        if not any(fnmatchcase(name, entry.get(key, "*")) for name in known):
+            raise CannotRun(f"{where}: no {key} is called {entry[key]!r}. {did_you_mean(entry[key], known)}")
     return Divergence(**entry)
+
+
+def asked(entries: Sequence[Divergence], layers: Collection[str], precisions: Collection[str]) -> list[Divergence]:
+    """The entries on what a run compares; the others cannot be judged by it."""
+    return [e for e in entries if e.layer in layers and any(fnmatchcase(p, e.dtype) for p in precisions)]
 
 
 def unexpected(rows: Sequence[Row], entries: Sequence[Divergence]) -> list[Row]:
     """The comparisons that differ without an entry that covers them."""
     different = [row for row in rows if not row.equal]
-    return [r for r in different if not any(e.matches(r) and r.max_rel <= e.at_most for e in entries)]
+    return [r for r in different if not any(e.allows(r) for e in entries)]
 
 
 def problems(rows: Sequence[Row], entries: Sequence[Divergence]) -> list[str]:
-    """What is wrong with the entries themselves, for layers that were compared."""
-    compared = {row.layer for row in rows}
-    texts = [entry.problem(rows) for entry in entries if entry.layer in compared]
+    """What is wrong with the entries themselves, all of which must be on layers that were to be compared."""
+    texts = [entry.problem(rows) for entry in entries]
     return [text for text in texts if text]

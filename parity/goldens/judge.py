@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
-from parity.compare import Problem, ProblemKind, Row, compare, failed
-from parity.errors import InputChanged
+from parity.compare import Problem, ProblemKind, Row, compare, failed, form_problem
+from parity.errors import InputChanged, in_words
 from parity.goldens.store import Golden
 from parity.implementation import Implementation
 from parity.layers import REGISTRY
-from parity.layers.spec import Arrays
+from parity.layers.spec import Arrays, Settings
+from parity.sigma import Rounding
 from parity.tolerance import PRECISIONS, computed_in
 
 BOTH = ("float64", "float32")
@@ -76,11 +78,16 @@ class Judge:
 
     def rows(self, golden: Golden) -> Iterator[Row]:
         """Value rows, then VJP rows, in each precision."""
-        if why := why_unsupported(self.implementation, golden):
-            self.left_out.add(f"{golden.id} ({why})")
-            return
+        refusal: Problem | None = None
+        try:
+            if why := why_unsupported(self.implementation, golden):
+                self.left_out.add(f"{golden.id} ({why})")
+                return
+        except Exception as error:
+            refusal = _raised(error, "`unsupported`")
         for precision in self.precisions:
-            for kind, answer in self._answers(golden, precision):
+            kinds = kinds_judged(golden, precision)
+            for kind, answer in ((kind, refusal) for kind in kinds) if refusal else self._answers(golden, precision):
                 yield from self.rows_of(answer, golden, kind, precision)
 
     def _dtype(self, precision: str) -> str:
@@ -109,20 +116,32 @@ class Judge:
         count = 2 if method == "run_and_vjp" else 1
         if not hasattr(self.implementation, method):
             raise NotImplementedError
-        inputs, before = cast(golden.inputs, dtype), cast(golden.inputs, dtype)
+        inputs, settings = cast(golden.inputs, dtype), deepcopy(golden.settings)
         pull_back = () if method == "run" else (cast(golden.cotangents, dtype), sorted(golden.vjps))
         try:
-            result = getattr(self.implementation, method)(golden.layer, inputs, golden.settings, dtype, *pull_back)
-        except NotImplementedError:
+            with np.errstate():  # what a layer sets of NumPy's ends with it
+                result = getattr(self.implementation, method)(golden.layer, inputs, settings, dtype, *pull_back)
+            answers = result if count == 2 else (result,)
+            breach = _breach(answers, count, inputs, cast(golden.inputs, dtype))
+        except (NotImplementedError, KeyboardInterrupt):
             raise
         except InputChanged as error:
-            return (_changed(str(error)),) * count
-        except Exception as error:
-            name = type(error).__name__
-            return (Problem(ProblemKind.RAISED, f"raised {name}: {error}", name),) * count
-        answers = result if count == 2 else (result,)
-        breach = _breach(answers, count, inputs, before)
+            breach = _changed(str(error))
+        except BaseException as error:  # SystemExit, pytest's Skipped and their like are no reason to stop either
+            breach = _raised(error)
+        if not breach and settings != golden.settings:
+            breach = Problem(ProblemKind.CALL, "changed its settings; a layer must leave them as they are.", "settings")
         return (breach,) * count if breach else answers
+
+    def outputs(self, layer: str, inputs: Arrays, settings: Settings) -> Arrays | None:
+        """A layer's outputs in float64, with names and shapes as they must be; None where it has no such answer."""
+        golden = Golden(layer, "", settings, "live", "seeded", inputs, {}, {}, {}, Rounding())
+        with contextlib.suppress(NotImplementedError):
+            answer, specs = self._call(golden, "float64", "run")[0], REGISTRY[layer].outputs(settings)
+            forms = {name: (spec.shape(settings), spec.kind[0], "float64") for name, spec in specs.items()}
+            if isinstance(answer, dict) and not any(form_problem(answer.get(k), *form) for k, form in forms.items()):
+                return answer
+        return None
 
     def rows_of(self, answer: Answer, golden: Golden, kind: str, precision: str) -> Iterator[Row]:
         """Rows of an answer that is there already."""
@@ -157,6 +176,10 @@ class Judge:
         return replace(row, seen=precision if row.equal else next(coarser, ""))
 
 
+def _raised(error: BaseException, where: str = "") -> Problem:
+    return Problem(ProblemKind.RAISED, f"{where} raised {in_words(error)}".strip(), type(error).__name__)
+
+
 def _changed(name: str) -> Problem:
     text = f"changed its input {name} in place; a layer must leave its inputs as they are."
     return Problem(ProblemKind.CALL, text, name)
@@ -178,7 +201,7 @@ def _breach(answers: Any, count: int, inputs: Arrays, before: Arrays) -> Problem
     """How a call breaks the contract, given the inputs after and before it; None if it does not."""
     if not isinstance(answers, tuple) or len(answers) != count:
         return Problem(ProblemKind.CALL, "expected a tuple of outputs and VJPs.", "tuple")
-    changed = [name for name in before if not np.array_equal(before[name], inputs[name], equal_nan=True)]
+    changed = [name for name in {**before, **inputs} if not _is_same(before.get(name), inputs.get(name))]
     if changed:
         return _changed(changed[0])
     for answer in answers:
@@ -192,6 +215,12 @@ def _breach(answers: Any, count: int, inputs: Arrays, before: Arrays) -> Problem
                 text = f"output {name} shares memory with one of the inputs; answer with arrays of your own."
                 return Problem(ProblemKind.CALL, text, name)
     return None
+
+
+def _is_same(before: Any, after: Any) -> bool:
+    """Whether an input is what it was; adapters put other things in its place."""
+    is_array = type(before) is type(after) is np.ndarray and before.dtype == after.dtype
+    return is_array and np.array_equal(before, after, equal_nan=before.dtype.kind == "f")
 
 
 def _shape(golden: Golden, kind: str, name: str) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from parity.compare import NO_NUMBERS, Problem, Row
-from parity.errors import CannotRun
+from parity.errors import CannotRun, in_words
 from parity.goldens.judge import Judge, run, vjp
 from parity.goldens.store import Golden, Store
 from parity.implementation import Implementation
@@ -217,7 +217,11 @@ def diagnose(store: Store, candidate: Implementation, layers: Iterable[str]) -> 
         if blocked:
             diagnosis = Diagnosis(layer, feeding, suspect.worst.sentence(), [], blocked_by=tuple(blocked))
         else:
-            diagnosis = explain(suspect, where.suspects_of(layer), feeding, known, equal)
+            try:
+                diagnosis = explain(suspect, where.suspects_of(layer), feeding, known, equal)
+            except Exception as error:  # the other layers are diagnosed all the same
+                reason = f"It could not be diagnosed: {in_words(error)}."
+                diagnosis = Diagnosis(layer, feeding, suspect.worst.sentence(), [], patterns=(reason,))
         known += [catalogue()[name] for name in diagnosis.mistakes if not diagnosis.is_inherited]
         diagnoses.append(diagnosis)
     return diagnoses

@@ -29,7 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from parity.errors import CannotRun, FixtureError, WeightsMissing
+from parity.command_line import SENTENCES, deaf_to_interrupts
+from parity.errors import CannotRun, in_words
 from parity.files import write_atomically
 from parity.mutants.coverage import source_digest
 from parity.runs.bars import Bars
@@ -149,10 +150,10 @@ def _work(
         if path:
             write_atomically(path, result)
         return result
-    except (CannotRun, FixtureError, WeightsMissing):
+    except SENTENCES:
         raise
     except (Exception, SystemExit) as error:
-        raise CannotRun(f"{type(error).__name__}: {error}") from error
+        raise CannotRun(in_words(error)) from error
 
 
 class Runner(contextlib.ExitStack):
@@ -237,16 +238,18 @@ class Runner(contextlib.ExitStack):
             "distributed.admin.large-graph-warning-threshold": "1GB",  # parameters are arguments
         }
         self.enter_context(dask.config.set(settings))
-        local_cluster = Client(
-            n_workers=workers.processes,
-            threads_per_worker=1,
-            processes=True,
-            host="127.0.0.1",
-            scheduler_kwargs={"dashboard": workers.has_dashboard, "dashboard_address": "127.0.0.1:0"},  # any free port
-            memory_limit=0,
-            silence_logs=logging.CRITICAL,
-            set_as_default=False,
-        )
+        with deaf_to_interrupts():  # its threads, too, so that workers that take the place of others are the same
+            local_cluster = Client(
+                n_workers=workers.processes,
+                threads_per_worker=1,
+                processes=True,
+                host="127.0.0.1",
+                # any free port
+                scheduler_kwargs={"dashboard": workers.has_dashboard, "dashboard_address": "127.0.0.1:0"},
+                memory_limit=0,
+                silence_logs=logging.CRITICAL,
+                set_as_default=False,
+            )
         client = self.enter_context(local_cluster)
         if workers.has_dashboard:
             print(f"dashboard: {client.dashboard_link}", file=sys.stderr, flush=True)

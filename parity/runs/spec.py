@@ -17,6 +17,7 @@ import numpy as np
 
 from parity import weights
 from parity.errors import FixtureError, WeightsMissing
+from parity.files import read_json
 from parity.goldens.store import FIXTURES
 from parity.layers import params
 from parity.layers.learning import LEARNER
@@ -198,12 +199,8 @@ def new_name(name: str) -> str:
 
 
 def _card() -> dict[str, Any]:
-    path = BUNDLED.with_suffix(".json")
-    try:
-        card: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return card
-    except (OSError, ValueError) as problem:
-        raise FixtureError(f"{path} cannot be read ({problem}). Restore it: `git checkout -- fixtures`.") from None
+    form = {"sha256": str, **dict.fromkeys(DISCO103_AGENT, object)}
+    return read_json(BUNDLED.with_suffix(".json"), form, "Restore it: `git checkout -- fixtures`.")
 
 
 def _bundled_agent() -> dict[str, Any]:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from parity.compare import Row
 from parity.errors import CannotRun
-from parity.goldens.judge import Judge, cast
+from parity.goldens.judge import Judge
 from parity.goldens.store import Golden, Store
 from parity.goldens.table import worst
 from parity.implementation import Implementation
@@ -60,15 +60,17 @@ def taps(store: Store, candidate: Implementation) -> list[Tap]:
 
 
 def _own_chain(goldens: dict[str, Golden], candidate: Implementation) -> dict[str, Arrays]:
-    """Outputs of each layer when the candidate feeds itself; a layer it lacks is played by the recorded original."""
+    """Outputs of each layer when the candidate feeds itself; the recorded original plays a layer without an answer."""
     outputs: dict[str, Arrays] = {}
 
+    judge = Judge(candidate, ("float64",))
+
     def run(layer: str, inputs: Arrays, settings: Settings) -> Arrays:
-        if layer in candidate.layers:
-            outputs[layer] = candidate.run(layer, cast(inputs, "float64"), settings, "float64")
-            return outputs[layer]
+        if layer in candidate.layers and (answer := judge.outputs(layer, inputs, settings)):
+            outputs[layer] = answer
+            return answer
         if layer not in goldens:
-            raise CannotRun(f"{candidate.name} does not provide {layer}, and it was not recorded on this way.")
+            raise CannotRun(f"{candidate.name} gives no answer for {layer}, and it was not recorded on this way.")
         return goldens[layer].outputs
 
     root = goldens[ROOT]

@@ -137,7 +137,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     arguments = parser().parse_args(argv)
-    return command_line.run("port.evaluate", lambda: evaluate(arguments))
+    kept = f"; the curves of the seeds that ended are in {arguments.out}"
+    return command_line.run("port.evaluate", lambda: evaluate(arguments), lambda: kept)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from port.agent import Agent
 from port.config import AgentConfig, DiscoConfig
 from port.environments import Catch
 from port.evaluate.eval_loop import EvalConfig, EvalLoop, EvalResult
+from port.processes import deaf_to_interrupts, end_with_parent
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,10 @@ def run_all(task: Task, seeds: Sequence[int], jobs: int) -> Iterator[EvalResult]
     if jobs < 1:
         raise ValueError(f"At least one process is needed; got {jobs}.")
     task.start(seeds[0])  # what does not fit is an error before any process starts
-    with ProcessPoolExecutor(min(jobs, len(seeds)), get_context("spawn")) as pool:
-        yield from pool.map(partial(run_one, task), seeds)
+    with ProcessPoolExecutor(min(jobs, len(seeds)), get_context("spawn"), end_with_parent) as pool:
+        with deaf_to_interrupts():
+            runs = pool.map(partial(run_one, task), seeds)
+        yield from runs
 
 
 def cores() -> int:

@@ -80,7 +80,8 @@ def meta_train(arguments: argparse.Namespace) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     arguments = parser().parse_args(argv)
-    return command_line.run("port.meta_train", lambda: meta_train(arguments))
+    kept = f"; the same command goes on from the last checkpoint in {arguments.out}, if there is one"
+    return command_line.run("port.meta_train", lambda: meta_train(arguments), lambda: kept)
 
 
 if __name__ == "__main__":

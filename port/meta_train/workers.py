@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import signal
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -20,6 +18,7 @@ from port.distributed import Averaging, RankLost
 from port.meta_train import population
 from port.meta_train.config import MetaTrainConfig
 from port.meta_train.population import Contribution, Member, MemberState, Score
+from port.processes import deaf_to_interrupts, end_with_parent
 from port.storage.checkpoint import part
 from port.trees import flatten, unflatten
 from port.types import Params
@@ -117,14 +116,8 @@ _crew: Crew  # of this process, where it is a worker
 def _begin(config: MetaTrainConfig, indices: Sequence[int]) -> None:
     """Makes the crew of a worker process, which ends with the process that started it, however that ends."""
     global _crew
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
+    end_with_parent()
     _crew = Crew(config, indices)
-
-
-def _end_with(parent: Any) -> None:
-    parent.join()
-    os._exit(1)
 
 
 def _answer(name: str, arguments: tuple[Any, ...]) -> Any:
@@ -160,7 +153,8 @@ class Workers(Population):
         if not self._pools:
             return [getattr(self._crew, name)(*arguments[0])]
         try:
-            asked = [pool.submit(_answer, name, each) for pool, each in zip(self._pools, arguments, strict=True)]
+            with deaf_to_interrupts():
+                asked = [pool.submit(_answer, name, each) for pool, each in zip(self._pools, arguments, strict=True)]
             return [future.result() for future in asked]
         except BrokenProcessPool:
             raise RuntimeError("A worker process of the population has died; start again to continue.") from None

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import argparse
 import re
-import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -155,38 +152,15 @@ def verdict(found: dict[str, Any], new_steps: int, picture: Path | None) -> str:
 def stopped(out: Path) -> str:
     """What becomes of a run that was stopped."""
     if (out / ranks.NAME).is_file():
-        return f"stopped; the same command goes on from the last checkpoint in {out}."
-    return "stopped before the first checkpoint; the same command starts over."
-
-
-@contextmanager
-def interrupted_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends what is in the block as Ctrl-C does; processes of torchrun handle it in `distributed.connect`."""
-    if distributed.is_one_of_many() or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """`train`, which may be interrupted."""
-    try:
-        with interrupted_by_sigterm():
-            return train(arguments)
-    except KeyboardInterrupt:
-        print(f"\nport.train: {stopped(arguments.out)}", file=sys.stderr)
-        return 2
+        return f"; the same command goes on from the last checkpoint in {out}"
+    return " before the first checkpoint; the same command starts over"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     arguments = parser().parse_args(argv)
     arguments.out = arguments.out or default_out(arguments)
-    return command_line.run("port.train", lambda: run(arguments))
+    return command_line.run("port.train", lambda: train(arguments), lambda: stopped(arguments.out))
 
 
 if __name__ == "__main__":

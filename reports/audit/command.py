@@ -33,7 +33,8 @@ import pandas as pd
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from parity.errors import CannotRun, FixtureError
+from parity.command_line import exit_code, write_result
+from parity.errors import CannotRun
 from parity.files import write_atomically
 from parity.layers import REGISTRY
 from parity.layers.spec import upstream
@@ -249,20 +250,19 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 equal, 1 different, 2 could not run."""
-    args = parser().parse_args(arguments)
+    return exit_code(parser(), arguments, report)
+
+
+def report(args: argparse.Namespace) -> int:
+    """Audits what the options name, and writes the page; 0 equal, 1 different."""
     named = [f"--versions {args.versions}" if args.versions else "", f"--from {args.folder}" if args.folder else ""]
     command = " ".join(["python -m reports.audit", args.port, *filter(None, named)])
-    try:
-        port = load_port(args.port)
-        packages = find_packages(port, args.folder, args.versions.split(",") if args.versions else [])
-        made = audited(port, packages, args.out, command, max(args.jobs, 1))
-        curves = [catch_curves.section(args.port, args.out)] if args.curves else []
-    except (CannotRun, FixtureError) as error:
-        print(f"reports.audit: {error}", file=sys.stderr)
-        return 2
+    port = load_port(args.port)
+    packages = find_packages(port, args.folder, args.versions.split(",") if args.versions else [])
+    made = audited(port, packages, args.out, command, max(args.jobs, 1))
+    curves = [catch_curves.section(args.port, args.out)] if args.curves else []
     path = page.write([made, *curves], args.out)
-    if args.json:
-        write_atomically(args.json, page.as_json([made, *curves]))
+    write_result(args.json, page.as_json([made, *curves]))
     print("\n".join(section.verdict for section in (made, *curves)))
     print(f"The page is {path}")
     return 0 if made.is_equal else 1

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,8 @@ import pandas as pd
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from parity.errors import CannotRun, FixtureError
+from parity.command_line import exit_code, write_json
+from parity.errors import CannotRun
 from parity.files import write_atomically
 from parity.goldens.store import Store
 from parity.layers import REGISTRY
@@ -272,20 +272,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help=f"instead, count the mutants that values in these precisions kill ({', '.join(PRECISIONS)})",
     )
     Workers.add_arguments(parser)
-    args = parser.parse_args(arguments)
-    try:
-        workers = Workers.from_arguments(args)
-        if args.precision:
-            return count_in(args.precision, args.only, workers)
-        matrix = run(chosen(args.only), not args.without_live, workers)
-        made = section_of(matrix, args.out)
-    except (CannotRun, FixtureError) as error:
-        print(f"reports.bugs: {error}", file=sys.stderr)
-        return 2
+    return exit_code(parser, arguments, report)
+
+
+def report(args: argparse.Namespace) -> int:
+    """Runs what the options ask for, and writes the page; 0 or 1."""
+    workers = Workers.from_arguments(args)
+    if args.precision:
+        return count_in(args.precision, args.only, workers)
+    matrix = run(chosen(args.only), not args.without_live, workers)
+    made = section_of(matrix, args.out)
     path = page.write([made], args.out)
-    if args.json:
-        records = [kill.as_json() for kill in matrix.kills]
-        write_atomically(args.json, (json.dumps(records, indent=1) + "\n").encode())
+    write_json(args.json, [kill.as_json() for kill in matrix.kills])
     for kill in matrix.broken:
         print(f"BROKEN: {kill.mutant}. {kill.broken} Mend its edits, or write `raises` where the error is the mistake.")
     for kill in matrix.survivors:

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from parity.command_line import exit_code
 from parity.errors import CannotRun, FixtureError, WeightsMissing
 from parity.files import canonical, write_atomically
 from parity.runs import curves, learners
@@ -268,7 +269,5 @@ def run(args: argparse.Namespace, command: str) -> page.Section:
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 equivalent, 1 different (or undecided with every preset), 2 could not run."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    args = parser().parse_args(words)
-    return page.publish(
-        "reports.catch_curves", lambda: run(args, " ".join(["python -m reports.catch_curves", *words])), args
-    )
+    command = " ".join(["python -m reports.catch_curves", *words])
+    return exit_code(parser(), words, lambda args: page.publish(run(args, command), args))

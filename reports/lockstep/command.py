@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 
+from parity.command_line import exit_code
 from parity.errors import CannotRun, WeightsMissing
 from parity.files import canonical
 from parity.layers.spec import Arrays
@@ -223,13 +224,13 @@ def section(implementation_name: str, out: Path) -> page.Section:
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 equal, 1 different, 2 could not run."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    args = _parser().parse_args(words)
 
-    def make() -> page.Section:
+    def make(args: argparse.Namespace) -> int:
         plan = planned(args)
         verdict = run(plan)
         for group in verdict.groups:
             print(group.sentence())
-        return section_of(verdict, plan.origin, " ".join(["python -m reports.lockstep", *words]), args.out, args.live)
+        command = " ".join(["python -m reports.lockstep", *words])
+        return page.publish(section_of(verdict, plan.origin, command, args.out, args.live), args)
 
-    return page.publish("reports.lockstep", make, args)
+    return exit_code(_parser(), words, make)

@@ -13,8 +13,7 @@ import os
 import platform
 import re
 import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any, Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from parity.errors import CannotRun, FixtureError, WeightsMissing
+from parity.command_line import write_result
 from parity.files import write_atomically
 
 HERE = Path(__file__).resolve().parent
@@ -223,17 +222,10 @@ def parser(program: str, description: str | None) -> argparse.ArgumentParser:
     return options
 
 
-def publish(program: str, make: Callable[[], Section], args: argparse.Namespace) -> int:
-    """Makes a page of one section, and whatever else the options ask for: 0 equal, 1 different, 2 could not run."""
-    try:
-        section = make()
-    except (CannotRun, FixtureError, WeightsMissing) as error:
-        print(f"{program}: {error}", file=sys.stderr)
-        return 2
+def publish(section: Section, args: argparse.Namespace) -> int:
+    """Writes a page of one section, and whatever else the options ask for; 0 equal, 1 different."""
     path = write([section], args.out)
-    if args.json:
-        content = (args.out / section.summary).read_bytes() if section.summary else as_json([section])
-        write_atomically(args.json, content)
+    write_result(args.json, (args.out / section.summary).read_bytes() if section.summary else as_json([section]))
     print(f"{section.verdict}\nThe page is {path}")
     return 0 if section.is_equal else 1
 

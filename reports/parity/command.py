@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import track
 
+from parity.command_line import exit_code
 from parity.compare import Row
 from parity.errors import WeightsMissing
 from parity.files import write_atomically
@@ -212,8 +213,7 @@ def section(implementation_name: str, out: Path) -> page.Section:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 equal, 1 different, 2 could not run."""
+    """0 equal, 1 different, 2 could not run, 3 nothing was compared."""
     parser = page.parser("reports.parity", __doc__)
     parser.add_argument("--impl", default="port", metavar="NAME", help="implementation to compare (default: port)")
-    args = parser.parse_args(arguments)
-    return page.publish("reports.parity", lambda: section(args.impl, args.out), args)
+    return exit_code(parser, arguments, lambda args: page.publish(section(args.impl, args.out), args))

@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
-import json
 import os
 import sys
 import tempfile
@@ -33,8 +32,8 @@ from typing import TypeVar
 
 from rich.console import Console
 
+from parity.command_line import exit_code, write_json
 from parity.errors import CannotRun
-from parity.files import write_atomically
 from parity.runs.runner import cores
 from reports import page
 from reports.speed import port as speed_port
@@ -303,7 +302,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--quick", action="store_true", help="fewer rounds and sizes: about a minute")
     made.add_argument("--no-growth", action="store_true", help="skip the learner step at other sizes")
     made.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
-    made.add_argument("--json", metavar="FILE", help="write the figures for machines; - for stdout")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write the figures for machines")
     return made
 
 
@@ -326,20 +325,14 @@ def chosen_plan(args: argparse.Namespace) -> tuple[Plan, dict[str, str]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 every measured goal is reached, 1 one is missed, 2 could not run."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    args = parser().parse_args(given)
-    try:
+
+    def report(args: argparse.Namespace) -> int:
         found = run(*chosen_plan(args))
-    except CannotRun as error:
-        print(f"reports.speed: {error}", file=sys.stderr)
-        return 2
-    text = json.dumps(found.as_json(), indent=1)
-    made = section_of(found, " ".join(["python -m reports.speed", *given]), args.out)
-    path = page.write([made], args.out)
-    if args.json == "-":
-        print(text)
-    else:
+        made = section_of(found, " ".join(["python -m reports.speed", *given]), args.out)
+        path = page.write([made], args.out)
         Console(width=120 if not sys.stdout.isatty() else None).print(terminal_table(found))
         print(f"{in_words(found)}\nThe page is {path}")
-    if args.json and args.json != "-":
-        write_atomically(Path(args.json), (text + "\n").encode())
-    return 0 if all(goal.is_reached for goal in found.goals()) else 1
+        write_json(args.json, found.as_json())
+        return 0 if all(goal.is_reached for goal in found.goals()) else 1
+
+    return exit_code(parser(), given, report)
