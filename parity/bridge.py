@@ -14,7 +14,7 @@ import shlex
 import signal
 import subprocess
 import tempfile
-import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import IO
@@ -127,6 +127,8 @@ class Process:
             self._errors.close()
             hint = f" Did you mean {PREFIX}./{arguments[0]}?" if os.path.isfile(arguments[0]) else ""
             raise CannotRun(f"The program {arguments[0]!r} cannot be started: {error.strerror}.{hint}") from None
+        assert self._popen.stdin and self._popen.stdout
+        self._requests, self._answers = self._popen.stdin.fileno(), self._popen.stdout.fileno()
         self.end = weakref.finalize(self, _close, self._popen, self._errors)
 
     @property
@@ -136,9 +138,7 @@ class Process:
 
     def ask(self, request: bytes, seconds: float) -> bytes:
         """The answer to a request, or ProgramFailed."""
-        is_late = threading.Event()
-        timer = threading.Timer(seconds, _kill, [self._popen, is_late])
-        timer.start()
+        self._deadline = time.monotonic() + seconds
         try:
             self._refuse_what_is_there_already()
             self._write(len(request).to_bytes(8, "little") + request)
@@ -147,33 +147,34 @@ class Process:
             if size > LARGEST:
                 raise ProgramFailed(f"the program wrote {length!r} for the length of its answer; {ONLY_FRAMES}")
             return self._read(size)
+        except TimeoutError:
+            raise ProgramFailed(f"the program gave no answer within {seconds:g} s{self._last_words()}") from None
         except (EOFError, BrokenPipeError):
-            timer.cancel()
-            late = f"the program gave no answer within {seconds:g} s"
-            raise ProgramFailed((late if is_late.is_set() else self._end_in_words()) + self._last_words()) from None
-        finally:
-            timer.cancel()
+            raise ProgramFailed(self._end_in_words() + self._last_words()) from None
 
     def _refuse_what_is_there_already(self) -> None:
-        assert self._popen.stdout is not None
-        if select.select([self._popen.stdout], [], [], 0)[0] and (rest := os.read(self._popen.stdout.fileno(), 40)):
+        if select.select([self._answers], [], [], 0)[0] and (rest := os.read(self._answers, 40)):
             raise ProgramFailed(f"the program wrote {rest!r} without a request; {ONLY_FRAMES}")
 
     def _write(self, content: bytes) -> None:
-        assert self._popen.stdin is not None
         left = memoryview(content)
         while left:
-            left = left[os.write(self._popen.stdin.fileno(), left) :]
+            self._wait([], [self._requests])
+            left = left[os.write(self._requests, left[: select.PIPE_BUF]) :]  # what surely fits
 
     def _read(self, count: int) -> bytes:
-        assert self._popen.stdout is not None
         parts = bytearray()
         while len(parts) < count:
-            part = os.read(self._popen.stdout.fileno(), min(count - len(parts), AT_ONCE))
+            self._wait([self._answers], [])
+            part = os.read(self._answers, min(count - len(parts), AT_ONCE))
             if not part:
                 raise EOFError
             parts += part
         return bytes(parts)
+
+    def _wait(self, readable: list[int], writable: list[int]) -> None:
+        if not any(select.select(readable, writable, [], max(0.0, self._deadline - time.monotonic()))):
+            raise TimeoutError
 
     def _end_in_words(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -191,16 +192,10 @@ class Process:
         return f"; its standard error ends: {said}" if said else ""
 
 
-def _kill(process: subprocess.Popen[bytes], is_late: threading.Event | None = None) -> None:
+def _close(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
     """Ends a process and what it has started."""
-    if is_late is not None:
-        is_late.set()
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def _close(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
-    _kill(process)
     for stream in (process.stdin, process.stdout, errors):
         if stream is not None:
             stream.close()

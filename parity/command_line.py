@@ -17,12 +17,13 @@ from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdo
 from contextvars import ContextVar
 from enum import IntEnum
 from multiprocessing import resource_tracker
+from os import _exit  # an adapter may put another in its place
 from pathlib import Path
 from typing import Any
 
 from parity.errors import CannotRun, FixtureError, NothingCompared, WeightsMissing, in_words
 from parity.files import write_atomically
-from parity.implementation import Implementation, did_you_mean
+from parity.implementation import IMPLEMENTATIONS, Implementation, did_you_mean
 from parity.weights import WeightsError
 
 
@@ -36,13 +37,15 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130  # by Ctrl-C or SIGTERM
 
 
+ENDING = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 1.0  # seconds that a command has to end in order after a signal; then it ends at once
 SENTENCES = (CannotRun, FixtureError, WeightsMissing, WeightsError)
 STANDARD_OUTPUT = Path("-")
 _results: ContextVar[Any] = ContextVar("results")  # what `--json -` writes to
 OPTIONS: dict[str, dict[str, Any]] = {
     "layers": {"nargs": "*", "metavar": "LAYER", "help": "default: all of them"},
-    "--impl": {"default": "port", "metavar": "NAME", "help": "port, original, standin or package.module:attribute"},
+    "--impl": {"default": "port", "metavar": "NAME", "help": IMPLEMENTATIONS},
+    "--device": {"metavar": "DEVICE", "help": "that an adapter of `parity.adapters` computes on, as cuda"},
     "--json": {"type": Path, "metavar": "FILE", "help": "write the result for machines; - for standard output"},
     "--timeout": {"type": float, "metavar": "SECONDS", "help": "for each call of a layer; one that takes longer fails"},
 }
@@ -139,12 +142,13 @@ def ending_on_signals(program: str) -> Iterator[None]:
 
     def watch() -> None:  # in a thread: the main one may be inside a compiler, where no handler runs
         with open(reader, "rb", buffering=0) as signals:
-            if signals.read(1) and not has_ended.wait(PATIENCE):
-                leave(program)
-                os._exit(ExitCode.INTERRUPTED)
+            while number := signals.read(1):  # of each signal that has a handler, also another's
+                if number[0] in ENDING and not has_ended.wait(PATIENCE):
+                    leave(program)
+                    _exit(ExitCode.INTERRUPTED)
 
     threading.Thread(target=watch, daemon=True).start()
-    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, signal.default_int_handler) for number in ENDING}
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
         yield

@@ -24,8 +24,9 @@ import difflib
 import importlib
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -42,6 +43,7 @@ KNOWN = {
 }
 
 
+IMPLEMENTATIONS = 'port, original, standin, package.module:attribute or "cmd:PROGRAM"'
 HINTS = {
     "port": " `pip install 'disco-parity[port]'` brings it.",
     "original": " Install the original with `make original`.",
@@ -75,12 +77,13 @@ def load(name: str) -> Implementation:
     target = KNOWN.get(name, name)
     module_name, _, attribute = target.partition(":")
     if not attribute:
-        known = ", ".join(sorted(KNOWN))
-        raise CannotRun(f"No implementation is called {name!r}. Known: {known}; or your own as package.module:name.")
+        names = ", ".join(sorted(KNOWN))
+        own = "package.module:name or cmd:./program"
+        raise CannotRun(f"No implementation is called {name!r}. Known: {names}; or your own as {own}.")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # the command `pytest` does not look there by itself
     try:
-        with np.errstate():
+        with contained():
             module = importlib.import_module(module_name)
         if not hasattr(module, attribute):
             raise CannotRun(f"Module {module_name} has no {attribute!r}.")
@@ -96,25 +99,55 @@ def load(name: str) -> Implementation:
         raise CannotRun(f"Importing {module_name} failed with {in_words(error)}") from error
 
 
-def _checked(found: Implementation, name: str) -> Implementation:
-    """Refuses what is no implementation, or names a layer that does not exist."""
-    lacking = [part for part in ("name", "description", "layers", "run") if not hasattr(found, part)]
+@contextmanager
+def contained() -> Iterator[None]:
+    """What foreign code does to the process ends with the block: NumPy's error state, and an end by `os._exit`."""
+    owner, end = os.getpid(), os._exit
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() == owner:
+            raise SystemExit(f"os._exit({status})")
+        end(status)  # of a process that was forked in the block
+
+    os._exit = refuse
+    try:
+        with np.errstate():
+            yield
+    finally:
+        os._exit = end
+
+
+def on_device(implementation: Implementation, device: str | None) -> Implementation:
+    """The implementation, set to compute on a device where one is named."""
+    if device:
+        if not hasattr(implementation, "device"):
+            raise CannotRun(f"{implementation.name} has no `device` that could be set; its adapter chooses it.")
+        implementation.device = device
+    return implementation
+
+
+def _checked(implementation: Implementation, name: str) -> Implementation:
+    """Refuses an object that lacks a part of the contract, or that names a layer which does not exist."""
+    lacking = [part for part in ("name", "description", "layers", "run") if not hasattr(implementation, part)]
     if lacking:
         raise CannotRun(f"{name} is no implementation: it has no `{lacking[0]}` (`python -m parity new` writes one).")
     for part in ("name", "description"):
-        if not isinstance(getattr(found, part), str):
+        if not isinstance(getattr(implementation, part), str):
             raise CannotRun(f"{name} is no implementation: its `{part}` is no text.")
-    optional = getattr(found, "optional_outputs", {})
+    optional = getattr(implementation, "optional_outputs", {})
     if not isinstance(optional, Mapping):
         raise CannotRun(f"{name} has {type(optional).__name__} as `optional_outputs`; give a dict of lists by layer.")
-    lists = {"layers": found.layers, **{f"optional_outputs[{layer!r}]": names for layer, names in optional.items()}}
+    lists = {
+        "layers": implementation.layers,
+        **{f"optional_outputs[{layer!r}]": names for layer, names in optional.items()},
+    }
     for where, names in lists.items():
         if not _is_list_of_names(names):
             raise CannotRun(f"{name} has {type(names).__name__} as `{where}`; give a list, set or dict of names.")
-    for layer in (*found.layers, *optional):
+    for layer in (*implementation.layers, *optional):
         if layer not in REGISTRY:
             raise CannotRun(f"{name} provides {layer!r}, and no layer is called that. {did_you_mean(layer)}")
-    return found
+    return implementation
 
 
 def _is_list_of_names(names: Any) -> bool:

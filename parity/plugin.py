@@ -23,7 +23,7 @@ from parity.goldens import expected
 from parity.goldens.check import disco103
 from parity.goldens.store import Store
 from parity.goldens.table import coverage, provenance, worst
-from parity.implementation import Implementation, load
+from parity.implementation import IMPLEMENTATIONS, Implementation, load, on_device
 from parity.live.comparison import NoLiveReference, live_reference
 from parity.tolerance import PRECISIONS
 
@@ -35,7 +35,12 @@ T = TypeVar("T")
 
 # By name without `--parity-`. In `pytest parity/` the name alone will do: see parity/conftest.py.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "impl": {"default": "port", "metavar": "NAME", "help": "port, original, standin or package.module:attribute"},
+    "impl": {"default": "port", "metavar": "NAME", "help": IMPLEMENTATIONS},
+    "device": {
+        "default": None,
+        "metavar": "DEVICE",
+        "help": "that an adapter of `parity.adapters` computes on, as cuda",
+    },
     "expected": {"default": None, "metavar": "FILE", "help": "TOML file of known divergences"},
     "precision": {"default": None, "choices": list(PRECISIONS), "help": "the tolerance to hold it to"},
     "examples": {"type": int, "default": 0, "metavar": "N", "help": "Hypothesis examples for each layer"},
@@ -101,7 +106,8 @@ def _or_exit(make: Callable[[], T]) -> T:
 @pytest.fixture(scope="session")
 def implementation(request: pytest.FixtureRequest) -> Implementation:
     """The implementation under test."""
-    return _or_exit(lambda: load(request.config.getoption("--parity-impl")))
+    name, device = (request.config.getoption(f"--parity-{option}") for option in ("impl", "device"))
+    return _or_exit(lambda: on_device(load(name), device))
 
 
 NO_REFERENCE = "has no live reference"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from os import _exit  # an adapter may put another in its place
 from typing import Any
 
 from parity.errors import CannotRun
@@ -65,7 +65,7 @@ def _alarm(seconds: float, sentence: str) -> Iterator[None]:
 
     def end() -> None:
         print(f"parity: {sentence}, inside a library that cannot be interrupted.", file=sys.stderr, flush=True)
-        os._exit(2)
+        _exit(2)
 
     with ExitStack() as stack:
         last = threading.Timer(seconds + GRACE, end)

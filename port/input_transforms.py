@@ -91,16 +91,9 @@ NAMES = (*TRANSFORMS, "normalize")
 
 
 def apply(name: str, x: Tensor, actions: Tensor, policy: Tensor) -> Tensor:
-    """Applies the transform called `name`, any but the stateful `normalize`.
+    """Applies one of `TRANSFORMS`, any but the stateful `normalize`, to x [T or T+1, B, ...].
 
-    Args:
-        name: one of `TRANSFORMS`.
-        x: [T or T+1, B, ...].
-        actions: [T, B].
-        policy: [T+1, B, A], probabilities.
-
-    Returns:
-        The transformed tensor.
+    Some read the actions [T, B], or the policy's probabilities [T+1, B, A].
 
     Reference: disco_rl/update_rules/input_transforms.py::TRANSFORMS
     """

@@ -58,14 +58,7 @@ def mean(x: Tensor) -> Tensor:
 
 
 def batch_lookup(table: Tensor, index: Tensor) -> Tensor:
-    """Picks one row per leading position.
-
-    Args:
-        table: [*I, A, ...].
-        index: [*I], integers in [0, A).
-
-    Returns:
-        [*I, ...], `table[i, index[i]]` for each leading position i.
+    """Picks `table[i, index[i]]` for each leading position i: [*I, A, ...] and integers [*I] in [0, A) to [*I, ...].
 
     Reference: disco_rl/utils.py::batch_lookup
     """
@@ -86,28 +79,20 @@ def gumbel_argmax(log_probs: Tensor, noise: Tensor) -> Tensor:
 
 
 def two_hot(value: Tensor, num_bins: int, max_abs: float) -> Tensor:
-    """Spreads each number over the two nearest of K evenly spaced bins in [-max_abs, max_abs] (two-hot).
+    """Spreads each number over the two nearest of K evenly spaced bins in [-max_abs, max_abs]: [...] to [..., K].
 
         w_below = (b_above - x) / (b_above - b_below + 1e-5),  w_above = 1 - w_below
 
-    Numbers outside the range are clipped to it. The 1e-5 in the denominator means that a number on a bin puts all its
-    weight there, and that between two bins the upper one gets slightly more than its share.
-
-    Args:
-        value: [...].
-        num_bins: K.
-        max_abs: the outermost bins' distance from 0.
-
-    Returns:
-        [..., K], rows that sum to 1.
+    Numbers outside the range are clipped to it. Because of the 1e-5, a number on a bin puts all its weight there, and
+    the upper of two bins gets slightly more than its share.
 
     Reference: rlax/_src/transforms.py::transform_to_2hot
     """
     below, above, weight_below = nearest_bins(value, num_bins, max_abs)
     empty = value.new_zeros(*value.shape, num_bins)
     for edge, weight in ((below, weight_below), (above, 1 - weight_below)):
-        given = (-1, edge.unsqueeze(-1), weight.unsqueeze(-1))
-        empty = empty.scatter_add(*given) if weight.requires_grad else empty.scatter_add_(*given)
+        place = (-1, edge.unsqueeze(-1), weight.unsqueeze(-1))
+        empty = empty.scatter_add(*place) if weight.requires_grad else empty.scatter_add_(*place)
     return empty
 
 
@@ -151,14 +136,9 @@ def check_bins(num_bins: int, max_abs: float) -> None:
 
 
 def signed_hyperbolic(x: Tensor, eps: float = 1e-3) -> Tensor:
-    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x: shrinks large numbers like a square root (Pohlen et al. 2018).
+    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x, elementwise (Pohlen et al. 2018).
 
-    Args:
-        x: [...].
-        eps: slope of the linear term, which makes h invertible with a Lipschitz continuous inverse.
-
-    Returns:
-        [...].
+    It shrinks large numbers like a square root. Its linear term makes the inverse Lipschitz continuous.
 
     Reference: rlax/_src/transforms.py::signed_hyperbolic
     """
@@ -171,13 +151,6 @@ def signed_parabolic(x: Tensor, eps: float = 1e-3) -> Tensor:
     Near 0, z is near 1, and z^2 - 1 loses digits. Since u^2 = (1 + 2 eps)^2 + 4 eps |x|, the difference z - 1 is
     2 |x| / (u + 1 + 2 eps), and z^2 - 1 = (z - 1) (z - 1 + 2): nothing cancels. The derivative at 0 is 0, because
     sign(0) is 0.
-
-    Args:
-        x: [...], finite.
-        eps: of `signed_hyperbolic`.
-
-    Returns:
-        [...].
 
     Reference: rlax/_src/transforms.py::signed_parabolic
     """
@@ -259,15 +232,7 @@ def categorical_entropy(logits: Tensor) -> Tensor:
 
 
 def importance_weights(pi_logits: Tensor, mu_logits: Tensor, actions: Tensor) -> Tensor:
-    """Ratio pi(a) / mu(a) of the actions taken; no gradient.
-
-    Args:
-        pi_logits: [..., A], the policy learned about.
-        mu_logits: [..., A], the policy that acted.
-        actions: [...].
-
-    Returns:
-        [...].
+    """Ratio pi(a) / mu(a) of the learned policy to the acting one, no gradient: two of [..., A], and [...], to [...].
 
     Reference: disco_rl/value_fns/value_utils.py::importance_weight
     """
@@ -283,16 +248,9 @@ def importance_weights(pi_logits: Tensor, mu_logits: Tensor, actions: Tensor) ->
 
 
 def policy_gradient_loss(logits: Tensor, actions: Tensor, advantages: Tensor, backprop: bool = False) -> Tensor:
-    """Loss whose gradient is the policy gradient: each action's advantage times minus its log-probability.
+    """-log pi(a) advantage, whose gradient is the policy gradient: [..., A], [...] and [...] to [...].
 
-    Args:
-        logits: [..., A].
-        actions: [...].
-        advantages: [...], how much better than expected each action was.
-        backprop: whether gradients also flow into the advantages.
-
-    Returns:
-        [...].
+    With `backprop`, gradients also flow into the advantages.
 
     Reference: disco_rl/utils.py::differentiable_policy_gradient_loss
     """

@@ -22,21 +22,11 @@ def init_adam(params: Params) -> AdamState:
 def adam_sg(
     grads: Params, state: AdamState, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
 ) -> tuple[Params, AdamState]:
-    """Adam's direction, with gradients flowing through the numerator only (Kingma and Ba 2015).
+    """Adam's direction, with gradients flowing through the numerator only (Kingma and Ba 2015); and the new state.
 
         m <- b1 m + (1 - b1) g,  v <- b2 v + (1 - b2) g^2,  direction = (m / (1 - b1^n)) / (sqrt(v / (1 - b2^n)) + eps)
 
-    The root, as a constant, is part of no derivative; n counts the updates, this one included.
-
-    Args:
-        grads: gradient of each parameter.
-        state: moments of the same shapes.
-        b1: decay of the first moment.
-        b2: decay of the second moment.
-        eps: added to the root of the second moment.
-
-    Returns:
-        The direction of each parameter, and the new state.
+    The root is held constant; n counts the updates, this one included.
 
     Reference: disco_rl/optimizers.py::scale_by_adam_sg_denom
     """

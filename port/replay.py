@@ -34,12 +34,7 @@ class ReplayBuffer:
     """Keeps the newest trajectories; `len` says how many."""
 
     def __init__(self, capacity: int, seed: int) -> None:
-        """Makes an empty buffer.
-
-        Args:
-            capacity: number of trajectories kept; older ones make room.
-            seed: of the draws.
-        """
+        """Makes an empty buffer for `capacity` trajectories; when it is full, the oldest are dropped."""
         if capacity < 1:
             raise ValueError(f"A replay buffer needs room for at least one trajectory; got capacity {capacity}.")
         self.capacity = capacity

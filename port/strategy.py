@@ -49,6 +49,6 @@ class Plain:
         alias = {head: x.view_as(x) for head, x in agent_out.items()}
         total, logs = loss(alias)
         partial = torch.autograd.grad(total, list(alias.values()), create_graph=keep_graph, materialize_grads=True)
-        outputs, wanted = list(agent_out.values()), list(params.values())
-        grads = torch.autograd.grad(outputs, wanted, partial, create_graph=keep_graph)
+        outputs, leaves = list(agent_out.values()), list(params.values())
+        grads = torch.autograd.grad(outputs, leaves, partial, create_graph=keep_graph)
         return dict(zip(params, grads, strict=True)), logs

@@ -33,6 +33,14 @@ def hang():
     time.sleep(600)
 
 
+def hang_apart():
+    if os.fork() == 0:
+        os.setsid()  # it keeps the pipes, and is not ended with the program
+        time.sleep(5)
+    else:
+        time.sleep(600)
+
+
 def write(content):
     sys.stdout.buffer.write(content)
     sys.stdout.buffer.flush()
@@ -52,8 +60,10 @@ MISBEHAVE = {
     "right": lambda: answer({"out": np.zeros((5, 3))}),
     "signal": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "exit": lambda: leave(3),
+    "once": lambda: (answer({"out": np.zeros((5, 3))}), leave(0)),
     "exit_0": lambda: leave(0),
     "hang": hang,
+    "hang_apart": hang_apart,
     "text": lambda: write(b"computing ops/kl ...\n"),
     "no_tensors": lambda: write((5).to_bytes(8, "little") + b"hello"),
     "bad_header": lambda: write((24).to_bytes(8, "little") + (16).to_bytes(8, "little") + b'{"out": 7}      '),

@@ -267,6 +267,16 @@ def test_grafted_parameters_are_those_of_the_original_and_get_gradients():
     assert all(value.grad is not None for value in params.values())
 
 
+def test_single_parameters_are_grafted_as_they_are_or_transposed():
+    params = {name: torch.tensor(value) for name, value in PARAMS.items()}
+    net = torch.nn.ModuleDict({"cell": torch.nn.ParameterDict({"kernel": torch.ones(3, 2), "back": torch.ones(4, 2)})})
+    grafted = for_torch.graft(net, {"cell.kernel": "mlp/linear_0/w", "cell.back": "mlp/linear_1/w.T"}, params)
+    assert grafted["cell"]["kernel"] is params["mlp/linear_0/w"]
+    assert grafted["cell"]["back"].tolist() == [[1.0, 1.0]] * 4
+    with pytest.raises(ValueError, match=r"kernel is \[3, 2\], the original's \[2, 3\]"):
+        for_torch.graft(net, {"cell.kernel": "mlp/linear_0/w.T"}, params)
+
+
 def test_a_graft_that_does_not_fit_gets_a_sentence():
     params = {name: torch.tensor(value) for name, value in PARAMS.items()}
     with pytest.raises(KeyError, match="There is no parameter 'mlp/linear/w'; near it: mlp/linear_"):

@@ -14,8 +14,10 @@ from safetensors.numpy import save
 from parity import bridge
 from parity.__main__ import main
 from parity.goldens.check import Outcome, check_layer
+from parity.goldens.check import load as load_golden
 from parity.goldens.store import Store
 from parity.implementation import load
+from parity.live import repro
 from tests.helpers import ROOT
 
 EXAMPLE = ROOT / "parity" / "examples" / "signed_hyperbolic.c"
@@ -122,7 +124,7 @@ def test_a_wrong_answer_gets_a_sentence(mode, said, program):
         program(mode).run(*CALL)
 
 
-@pytest.mark.parametrize("mode", ["hang", "closed"])
+@pytest.mark.parametrize("mode", ["hang", "hang_apart", "closed"])
 def test_a_program_that_does_not_answer_in_time_is_ended_with_what_it_started(mode, program, tmp_path):
     slow = program(mode)
     slow.seconds, group = 0.5, int(pids(tmp_path)[0])
@@ -142,6 +144,24 @@ def alive(group):
             return False
         time.sleep(0.05)
     return True
+
+
+def test_a_program_that_ends_after_an_answer_is_started_again(program, tmp_path):
+    short = program("once")
+    for _ in range(2):
+        assert "out" in short.run(*CALL)
+        assert not alive(int(pids(tmp_path)[-1]))
+    assert len(pids(tmp_path)) == 2
+
+
+def test_a_failure_of_a_program_is_written_as_one_file_that_starts_it(tmp_path):
+    name = f"cmd:{command('right', tmp_path)}"  # whose KL has a fixed shape of zeros
+    golden = load_golden(Store(), "ops/kl", "plain")
+    row = checked(load(name), "ops/kl").different[0]
+    path = repro.write(golden, row, name, tmp_path)
+    done = subprocess.run([sys.executable, str(path)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "DIFFERENT" in done.stdout, done.stderr
+    assert len(pids(tmp_path)) == 2
 
 
 def test_what_is_written_after_an_answer_is_refused(program):

@@ -74,7 +74,7 @@ def test_a_trainer_made_anew_in_the_same_process_takes_the_folder_up(tmp_path):
     old = corridor_trainer(tmp_path)
     old.run(3)
     new = corridor_trainer(tmp_path)
-    with pytest.raises(ValueError, match=f"another one took {tmp_path} up; make it anew to go on"):
+    with pytest.raises(ValueError, match=f"a newer one uses {tmp_path}; make a new one to continue"):
         old.advance()
     with pytest.raises(ValueError, match="This trainer was closed"):
         old.run(3)

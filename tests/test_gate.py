@@ -1,4 +1,4 @@
-"""The gate cannot be green by accident: one exit code for each end, and a crash, a signal or nothing is never `equal`."""
+"""The gate cannot be green by accident: nothing that an adapter or a file of known divergences does is `equal`."""
 
 import json
 from pathlib import Path
@@ -36,10 +36,9 @@ def plug(tmp_path, monkeypatch):
 def layer(body):
     """An adapter of one layer: the lines of its function, `right` being the right answer."""
     lines = "\n    ".join(body.split("\n"))
-    return (
-        f"def wrong(inputs, settings, dtype):\n    right = toy.signed_hyperbolic(dict(inputs), settings, dtype)\n    {lines}\n"
-        f"implementation = toy.Toy(**{{{HYPERBOLIC!r}: wrong}})"
-    )
+    right = "right = toy.signed_hyperbolic(dict(inputs), settings, dtype)"
+    function = f"def wrong(inputs, settings, dtype):\n    {right}\n    {lines}\n"
+    return f"{function}implementation = toy.Toy(**{{{HYPERBOLIC!r}: wrong}})"
 
 
 class_of = "class Odd(toy.Toy):\n    {}\nimplementation = Odd()"
@@ -51,6 +50,7 @@ ANSWERS = {
     ),
     "a_subclass": ("return {'out': right['out'].view(np.recarray)}", 1, "plain numpy.ndarray, got recarray"),
     "system_exit": ("sys.exit(0)", 2, "raised SystemExit: 0"),
+    "os_exit": ("import os\nos._exit(0)", 2, "raised SystemExit: os._exit(0)"),
     "skipped": ("import pytest\npytest.skip('later')", 2, "raised Skipped: later"),
     "its_own_base_exception": ("class Odd(BaseException): pass\nraise Odd('odd')", 2, "raised Odd: odd"),
     "no_text": (
@@ -213,3 +213,27 @@ def test_entries_are_judged_by_what_was_asked(tmp_path, capsys):
     path = written(tmp_path / "known.toml", layer="ops/entropy", output="out")
     assert main([*ask, HYPERBOLIC, "ops/entropy"]) == DIFFERENT
     assert "was not compared" in capsys.readouterr().out
+
+
+SLOW = """import time
+while True:
+    try:
+        time.sleep(0.01)
+    except Exception:
+        pass"""
+
+
+@pytest.mark.parametrize("command", ["check", "diagnose"])
+def test_a_layer_that_does_not_end_is_out_of_time_and_the_others_go_on(plug, capsys, command):
+    ask = [command, HYPERBOLIC, "values/retrace", "--impl", plug(layer(SLOW))]
+    assert main([*ask, "--timeout", "0.2"]) == DIFFERENT  # values/retrace differs
+    printed = capsys.readouterr().out
+    assert f"OutOfTime: {HYPERBOLIC} took longer than the 0.2 seconds of --timeout" in printed
+    assert "values/retrace" in printed
+    for odd in ("0", "-1", "nan", "1e300"):
+        assert main([*ask, "--timeout", odd]) == COULD_NOT_RUN
+
+
+def test_trace_shows_the_other_layers_where_one_raises(plug, capsys):
+    assert main(["trace", "--impl", plug(layer("raise SystemExit(0)"))]) == DIFFERENT  # values/retrace differs
+    assert "values/retrace" in capsys.readouterr().out

@@ -51,12 +51,12 @@ def trainer_for(env, **changes):
 
 
 def unrolled(mode, length=8, bootstraps=True, **kind):
-    trainer = trainer_for(counting(mode, Counting(**kind), Counting(1, length=100)), checkpoint_every=0)
+    truncation = "bootstrap" if bootstraps else "terminal"
+    changes = {"checkpoint_every": 0, "rollout_length": length, "truncation": truncation}
+    trainer = trainer_for(counting(mode, Counting(**kind), Counting(1, length=100)), **changes)
     generator = torch.Generator().manual_seed(0)
     stream = rollouts.begin(trainer.world, generator, torch.float32)
-    return trainer, *rollouts.unroll(
-        trainer.world, trainer.agent, trainer.params, stream, length, generator, bootstraps=bootstraps
-    )
+    return trainer, *rollouts.unroll(trainer.world, trainer.agent, trainer.params, stream, trainer.config, generator)
 
 
 def test_next_step_shows_the_last_observation_and_ignores_the_action_after_it():

@@ -155,7 +155,7 @@ def test_a_torso_for_other_observations_is_told_what_they_are():
 
 
 def test_a_network_in_the_place_of_the_agent_is_sent_to_its_own():
-    with pytest.raises(TypeError, match="The agent is a Sequential; .* goes to `network`"):
+    with pytest.raises(TypeError, match="The agent is a Sequential; .* your network as `network`"):
         Trainer(CatchWorld(Catch(4, 3), 2), nn.Sequential(nn.Flatten()), meta_params())
 
 

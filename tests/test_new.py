@@ -94,6 +94,14 @@ def test_a_layer_that_is_filled_in_is_equal_and_a_mistake_in_it_is_different(fra
     assert {"state/moment1", "state/moment2"} == {row.output for row in different if row.kind == "value"}
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_logs_may_be_left_out(framework, tmp_path, monkeypatch):
+    path = written(framework, tmp_path, "--layers", "agent/loss", "ops/kl")
+    path.write_text(re.sub(r"# @", "@", path.read_text()))
+    declared = loaded(path, monkeypatch).optional_outputs
+    assert list(declared["agent/loss"]) == ["log/*"] and not declared.get("ops/kl")
+
+
 def test_essentials_are_the_default_and_names_can_be_chosen(tmp_path, capsys):
     essentials = new.knowledge()["essentials"]
     assert 12 <= len(essentials) <= 16 and essentials == [name for name in REGISTRY if name in essentials]

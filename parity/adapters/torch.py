@@ -75,19 +75,31 @@ def graft(module: Module, table: Mapping[str, str], params: Mapping[str, Tensor]
         module: with layers of torch (`nn.Linear`, `nn.Conv1d`), whose weights are the original's with axes reversed.
         table: path of a part of the module (`""` for itself) -> the original's name of its layer (`lstm/linear`), or of
             the layers of a stack, counted by `{i}` or, where the first has no number, by `{_i}`: `lstm/conv1_d{_i}`.
+            Or path of one parameter, `cell.kernel` -> the original's name of it, `lstm/linear/w`; with `.T` behind it
+            where the module has axes in the reverse order.
         params: by the original's names.
 
     Returns:
         The module.
     """
     for path, original in table.items():
+        owner, leaf = module.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
+        if isinstance(getattr(owner, leaf, None), Tensor):
+            value = look_up(params, original.removesuffix(".T"))
+            _replace(owner, leaf, reverse(value) if original.endswith(".T") else value)
+            continue
         stack = [part for part in module.get_submodule(path).modules() if isinstance(part, nn.Linear | nn.Conv1d)]
         for i, part in enumerate(stack):
             name = layer_name(original, i)
             weight, bias = (look_up(params, f"{name}/{kind}".lstrip("/")) for kind in "wb")
-            _replace(part, "weight", weight.permute(*reversed(range(weight.ndim))))
+            _replace(part, "weight", reverse(weight))
             _replace(part, "bias", bias)
     return module
+
+
+def reverse(value: Tensor) -> Tensor:
+    """Axes in the reverse order."""
+    return value.permute(*reversed(range(value.ndim)))
 
 
 def _replace(part: nn.Module, name: str, value: Tensor) -> None:

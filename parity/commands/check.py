@@ -16,7 +16,7 @@ from parity.goldens.check import Outcome, asked_precisions, check_layer, verdict
 from parity.goldens.compared import check_as_json
 from parity.goldens.store import Store
 from parity.goldens.table import WIDE, closing_lines, coverage, provenance, terminal_table
-from parity.implementation import load
+from parity.implementation import load, on_device
 from parity.timeout import limited
 from parity.tolerance import PRECISIONS
 
@@ -27,7 +27,7 @@ BELOW = "below float32 the implementation answers in float32 (default: both floa
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    add_options(parser, "layers", "--impl", "--json", "--timeout")
+    add_options(parser, "layers", "--impl", "--device", "--json", "--timeout")
     parser.add_argument("--expected", type=Path, metavar="FILE", help="TOML file of known divergences")
     parser.add_argument("--precision", choices=list(PRECISIONS), help=f"use the tolerance of this precision; {BELOW}")
     parser.add_argument("--strict", action="store_true", help="what is not provided or cannot run is a failure")
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compares, and prints the table and the differences."""
-    store, implementation = Store(), limited(load(args.impl), args.timeout)
+    store, implementation = Store(), limited(on_device(load(args.impl), args.device), args.timeout)
     require_some(implementation)
     layers, precisions = chosen(args.layers, store.layers()), asked_precisions(args.precision)
     entries = expected.asked(expected.load(args.expected), layers, precisions)

@@ -11,7 +11,7 @@ from parity.command_line import add_options, chosen, require_some, write_json
 from parity.errors import NothingCompared
 from parity.goldens.store import Store
 from parity.goldens.table import provenance
-from parity.implementation import load
+from parity.implementation import load, on_device
 from parity.mutants import diagnose as diagnosing
 from parity.timeout import limited
 
@@ -21,12 +21,12 @@ EXAMPLE = "python -m parity diagnose values/retrace --impl my_adapter:implementa
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    add_options(parser, "layers", "--impl", "--json", "--timeout")
+    add_options(parser, "layers", "--impl", "--device", "--json", "--timeout")
 
 
 def run(args: argparse.Namespace) -> int:
     """Names the mistake in each layer that differs, and the correct formula."""
-    store, implementation = Store(), limited(load(args.impl), args.timeout)
+    store, implementation = Store(), limited(on_device(load(args.impl), args.device), args.timeout)
     require_some(implementation)
     layers = [layer for layer in chosen(args.layers, store.layers()) if layer in implementation.layers]
     if not layers:

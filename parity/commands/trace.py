@@ -13,7 +13,7 @@ from parity.files import write_atomically
 from parity.goldens.check import verdict
 from parity.goldens.store import Store
 from parity.goldens.table import provenance
-from parity.implementation import load
+from parity.implementation import load, on_device
 from parity.trace import report as tracing
 
 HELP = "show the error of each layer along one learner step"
@@ -23,13 +23,13 @@ OUT = Path("reports/out")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    add_options(parser, "--impl", "--json")
+    add_options(parser, "--impl", "--device", "--json")
     parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=f"where trace.svg goes (default: {OUT})")
 
 
 def run(args: argparse.Namespace) -> int:
     """Shows each layer's own error, and the error that it inherits."""
-    store, implementation = Store(), load(args.impl)
+    store, implementation = Store(), on_device(load(args.impl), args.device)
     console = Console()
     print(provenance(store, implementation))
     taps = tracing.taps(store, implementation)

@@ -14,7 +14,7 @@ import numpy as np
 from parity.compare import Problem, ProblemKind, Row, compare, failed, form_problem
 from parity.errors import InputChanged, in_words
 from parity.goldens.store import Golden
-from parity.implementation import Implementation
+from parity.implementation import Implementation, contained
 from parity.layers import REGISTRY
 from parity.layers.spec import Arrays, Settings
 from parity.sigma import Rounding
@@ -119,7 +119,7 @@ class Judge:
         inputs, settings = cast(golden.inputs, dtype), deepcopy(golden.settings)
         pull_back = () if method == "run" else (cast(golden.cotangents, dtype), sorted(golden.vjps))
         try:
-            with np.errstate():  # what a layer sets of NumPy's ends with it
+            with contained():
                 result = getattr(self.implementation, method)(golden.layer, inputs, settings, dtype, *pull_back)
             answers = result if count == 2 else (result,)
             breach = _breach(answers, count, inputs, cast(golden.inputs, dtype))

@@ -16,13 +16,7 @@ class Bars(Progress):
     """A bar for all jobs and one for each that reports steps; a line now and then where stderr is no terminal."""
 
     def __init__(self, title: str, costs: Mapping[str, float], clock: Callable[[], float] = time.monotonic):
-        """Shows nothing yet.
-
-        Args:
-            title: of all jobs.
-            costs: job -> about how long it takes, in any unit.
-            clock: gives seconds.
-        """
+        """Takes about how long each job takes, in any unit, and a clock in seconds; shows nothing yet."""
         share = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:.0f}%"))
         times = (TimeElapsedColumn(), TimeRemainingColumn())
         super().__init__(*share, *times, console=Console(stderr=True), get_time=clock)

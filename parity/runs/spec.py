@@ -215,16 +215,10 @@ def _bundled_path() -> Path:
 
 
 def gumbel(uniform: np.ndarray) -> np.ndarray:
-    """Gumbel noise from JAX's float32 uniforms, the same bits everywhere.
+    """Gumbel noise from JAX's float32 uniforms in [0, 1), the same bits everywhere.
 
     JAX takes both logarithms in float32, as its compiler sees fit; here they are taken in float64 and the result is
-    rounded to float32, so that it does not depend on who computes it.
-
-    Args:
-        uniform: [...], float32 in [0, 1).
-
-    Returns:
-        [...], float32.
+    rounded to float32.
 
     Reference: jax/_src/random.py::gumbel
     """

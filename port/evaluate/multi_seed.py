@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -53,20 +52,18 @@ def run_one(task: Task, seed: int) -> EvalResult:
 
 
 def run_all(task: Task, seeds: Sequence[int], jobs: int) -> Iterator[EvalResult]:
-    """Runs from all seeds in processes, in the order of the seeds.
-
-    Args:
-        task: what they have in common.
-        seeds: of the runs.
-        jobs: processes; the runs do not depend on how many.
-    """
+    """Runs from all seeds, in the order of the seeds, in `jobs` processes, whose number changes no result."""
     if jobs < 1:
         raise ValueError(f"At least one process is needed; got {jobs}.")
     task.start(seeds[0])  # what does not fit is an error before any process starts
     with ProcessPoolExecutor(min(jobs, len(seeds)), get_context("spawn"), end_with_parent) as pool:
         with deaf_to_interrupts():
-            runs = pool.map(partial(run_one, task), seeds)
-        yield from runs
+            runs = [pool.submit(run_one, task, seed) for seed in seeds]
+        try:
+            yield from (run.result() for run in runs)
+        except Exception:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def cores() -> int:

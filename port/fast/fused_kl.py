@@ -19,14 +19,9 @@ from port.fast.unique_rows import Shared
 
 
 def kl_and_entropy(target: Tensor, predicted: Shared) -> tuple[Tensor, Tensor]:
-    """KL(target || predicted), whose gradient can be taken once and for the prediction only, and its entropy.
+    """KL(target || predicted) and the prediction's entropy, [T, B] each, of logits [T, B, P].
 
-    Args:
-        target: [T, B, P], logits.
-        predicted: [T, B, P], logits.
-
-    Returns:
-        [T, B] each; the entropy is that of the prediction and has no gradient.
+    The gradient of KL can be taken once, and for the prediction only; the entropy has none.
 
     Reference: rlax/_src/distributions.py::categorical_kl_divergence
     """

@@ -22,15 +22,7 @@ from port.types import LstmState, Observations, Outputs, Params
 
 
 def taken_model(params: Params, root: LstmState, actions: Tensor) -> dict[str, Tensor]:
-    """`agent_net.action_model` for one action of each state.
-
-    Args:
-        params: of an agent with an action model.
-        root: two of [N, L].
-        actions: [N].
-
-    Returns:
-        z [N, P], aux_pi [N, A] and q [N, K].
+    """`agent_net.action_model` for one action [N] of each state: z [N, P], aux_pi [N, A] and q [N, K].
 
     Reference: disco_rl/networks/action_models.py::LSTMModel.model_step
     """

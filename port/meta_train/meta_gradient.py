@@ -239,8 +239,8 @@ def over_ranks(averaging: Averaging | None, gradient: MetaGradient) -> MetaGradi
     if averaging is None:
         return gradient
     parts = {"grads": gradient.grads, "metrics": gradient.metrics, "meta_log": gradient.meta_log}
-    means: Any = trees.unflatten(parts, distributed.averaged_params(averaging, trees.flatten(parts)))
-    return gradient._replace(**means)
+    means = trees.unflatten(parts, distributed.averaged_params(averaging, trees.flatten(parts)))
+    return MetaGradient(means["grads"], gradient.state, means["metrics"], means["meta_log"])
 
 
 def meta_gradient_along(direction: Params, problem: InnerProblem) -> Params:

@@ -77,12 +77,7 @@ class Member:
         return train, _cut(whole, c.num_inner_steps * c.rollout_length, length), stream
 
     def contribute(self, step: int, state: MemberState | None, meta_params: Params) -> tuple[MemberState, Contribution]:
-        """Acts and learns for one meta-update.
-
-        Args:
-            step: number of the meta-update.
-            state: from the one before; None for the first of a run.
-            meta_params: of the rule.
+        """Acts and learns for one meta-update, from the state of the one before, or None at the first of a run.
 
         Returns:
             The new state; meta-gradient and logs.

@@ -65,19 +65,10 @@ def run(
     start_from: Path | None = None,
     on_step: Callable[[Report], None] | None = None,
 ) -> RunState:
-    """Meta-trains until `num_meta_updates` are done, from the last checkpoint under `out` if there is one.
+    """Meta-trains until `num_meta_updates` are done, from the last checkpoint in `out` if there is one.
 
-    While it lasts no other run can use `out`; ValueError where another one does.
-
-    Args:
-        config: the settings.
-        out: where everything is written.
-        workers: the population.
-        start_from: weights to start from instead of random ones.
-        on_step: called after each meta-update.
-
-    Returns:
-        The state at the end, which is also the last checkpoint.
+    A new run starts from the weights `start_from`, or from random ones. ValueError where another run uses `out`.
+    Returns the state at the end, which is also the last checkpoint.
     """
     out.mkdir(parents=True, exist_ok=True)
     files, net = Files(out), config.agent.meta_net

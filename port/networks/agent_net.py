@@ -34,16 +34,7 @@ def leaves(observations: Observations) -> list[Tensor]:
 
 
 def flatten_observations(observations: Observations, lead: int, like: Tensor) -> Tensor:
-    """One row per leading position.
-
-    Args:
-        observations: tensors [*I, ...].
-        lead: number of leading axes I.
-        like: gives the dtype.
-
-    Returns:
-        [N, features], where N is the product of the leading sizes.
-    """
+    """One row per leading position, in the dtype of `like`: tensors [*I, ...] with `lead` axes I to [N, features]."""
     tensors = leaves(observations)
     if not tensors:
         raise ValueError("The observation holds no tensor.")
@@ -83,17 +74,10 @@ def root_state(params: Params, embedding: Tensor) -> LstmState:
 
 
 def model_transition(params: Params, root: LstmState) -> Tensor:
-    """One LSTM step per action, from one-hot actions.
+    """One LSTM step per action, from one-hot actions: a root state of two [N, L] to [N, A, L].
 
     A one-hot input picks a row of the input weight, so the hidden state is projected once per state and each action
     adds its row.
-
-    Args:
-        params: holds `model/lstm/w` [A + L, 4L].
-        root: two of [N, L].
-
-    Returns:
-        [N, A, L].
 
     Reference: disco_rl/networks/action_models.py::LSTMModel._model_transition_all_actions
     """

@@ -25,15 +25,15 @@ def extract(inputs: RuleInputs, path: str) -> Any:
 
     Reference: disco_rl/networks/meta_nets.py::_multi_level_extract_by_attr_or_key
     """
-    found: Any = inputs
+    value: Any = inputs
     for depth, key in enumerate(path.split("/")):
-        if isinstance(found, Mapping) and key in found:
-            found = found[key]
-        elif depth == 0 and hasattr(found, key):
-            found = getattr(found, key)
+        if isinstance(value, Mapping) and key in value:
+            value = value[key]
+        elif depth == 0 and hasattr(value, key):
+            value = getattr(value, key)
         else:
             raise KeyError(f"The meta-network reads {path!r}, but its inputs have no {key!r} there.")
-    return found
+    return value
 
 
 class Features:
@@ -65,9 +65,9 @@ class Features:
             x = self._known[key]
         return x
 
-    def evaluate_all(self, wanted: Sequence[TransformConfig], params: Params, scope: str) -> list[Tensor]:
+    def evaluate_all(self, features: Sequence[TransformConfig], params: Params, scope: str) -> list[Tensor]:
         """Values of features in their order."""
-        return [self.evaluate(feature, params, scope) for feature in wanted]
+        return [self.evaluate(feature, params, scope) for feature in features]
 
     def source(self, feature: TransformConfig) -> Tensor:
         """What a feature starts from."""
@@ -84,16 +84,9 @@ class Features:
 
 
 def build_inputs(features: Features, option: InputOption, params: Params, scope: str = "") -> tuple[Tensor, Tensor]:
-    """Input vector of each step, and embedding of each action.
+    """Input vector of each step [T, B, F], and embedding of each action [T, B, A, C].
 
-    Args:
-        features: of the rollout.
-        option: which features.
-        params: meta-parameters; the nets used are `scope` + y_net, z_net and policy_net.
-        scope: "" for the meta-network, "meta_rnn/" for the meta-RNN.
-
-    Returns:
-        [T, B, F], and [T, B, A, C].
+    The nets are `scope` + y_net, z_net and policy_net, where the scope is "" or, for the meta-RNN, "meta_rnn/".
 
     Reference: disco_rl/networks/meta_nets.py::_construct_input
     """
@@ -102,8 +95,8 @@ def build_inputs(features: Features, option: InputOption, params: Params, scope:
     values = features.evaluate_all((*option.base, *option.action_conditional), params, scope)
     base = [x.reshape(T, B, -1) for x in values[: len(option.base)]]
     per_action = [x.reshape(T, B, A, -1) for x in values[len(option.base) :]]
-    taken = torch.nn.functional.one_hot(features.actions.long(), A).to(features.policy.dtype)  # [T, B, A]
-    embedded = nets.conv_net(params, f"{scope}policy_net", torch.cat([*per_action, taken.unsqueeze(-1)], dim=-1))
+    is_taken = torch.nn.functional.one_hot(features.actions.long(), A).to(features.policy.dtype)  # [T, B, A]
+    embedded = nets.conv_net(params, f"{scope}policy_net", torch.cat([*per_action, is_taken.unsqueeze(-1)], dim=-1))
     summaries = [embedded.mean(2), input_transforms.select_action(embedded, features.actions)]  # [T, B, C] each
     return torch.cat(base + summaries, dim=-1), embedded
 
@@ -134,12 +127,7 @@ def policy_target(params: Params, x: Tensor, policy_embedding: Tensor) -> Tensor
 
 
 def heads(params: Params, x: Tensor, policy_embedding: Tensor) -> Outputs:
-    """All outputs of the meta-network.
-
-    Args:
-        params: meta-parameters.
-        x: [T, B, H], gated.
-        policy_embedding: [T, B, A, C].
+    """All outputs of the meta-network, from gated x [T, B, H] and each action's embedding [T, B, A, C].
 
     Returns:
         pi [T, B, A], y [T, B, P], z [T, B, P] and meta_input_emb [T, B, 1].
@@ -167,23 +155,15 @@ def meta_rnn(
 ) -> LstmState:
     """One step of the RNN that runs over the agent's lifetime, on the average over the rollout and over all ranks.
 
-    Args:
-        params: meta-parameters.
-        xs: [T, B, F], as of `meta_rnn_inputs`.
-        outs: of the meta-network: y [T, B, P] and meta_input_emb [T, B, 1] are read.
-        state: two of [M].
-        averaging: over ranks.
-
-    Returns:
-        The new state.
+    It reads `xs` [T, B, F], from `meta_rnn_inputs`, and the targets y [T, B, P] and meta_input_emb [T, B, 1].
 
     Reference: disco_rl/networks/meta_nets.py::MetaLSTM.unroll
     """
     predicted = nets.mlp(params, "meta_rnn/y_net", outs["y"].softmax(-1))
     xs = torch.cat((xs, outs["meta_input_emb"], predicted), dim=-1)
     embedded = nets.mlp(params, "meta_rnn/embed", xs)  # [T, B, E]
-    (seen,) = distributed.averaged(averaging, embedded.mean((0, 1)))  # [E]
-    return nets.lstm_step(params, "meta_rnn/lstm", seen, state)
+    (mean_embedding,) = distributed.averaged(averaging, embedded.mean((0, 1)))  # [E]
+    return nets.lstm_step(params, "meta_rnn/lstm", mean_embedding, state)
 
 
 def meta_net(
@@ -193,17 +173,7 @@ def meta_net(
     option: InputOption,
     averaging: Averaging | None = None,
 ) -> tuple[Outputs, LstmState]:
-    """The whole meta-network.
-
-    Args:
-        params: meta-parameters.
-        inputs: of the rule, with `extra_from_rule` filled in.
-        state: of the meta-RNN, two of [M].
-        option: which features it reads.
-        averaging: over ranks, of what the meta-RNN sees.
-
-    Returns:
-        Outputs as of `heads`, and the new state of the meta-RNN.
+    """The whole meta-network: the outputs of `heads`, and the new state of the meta-RNN.
 
     Reference: disco_rl/networks/meta_nets.py::LSTM.__call__
     """

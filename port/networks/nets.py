@@ -73,11 +73,11 @@ def conv_block(params: Params, prefix: str, x: Tensor, of_state: Tensor | None =
     C = S + x.shape[-1]
     if weight.shape[-2] != 2 * C:
         raise ValueError(f"Layer {prefix!r} takes {weight.shape[-2] // 2} channels; got {C} of {tuple(x.shape)}.")
-    own, shared = weight.reshape(2 * C, -1).split(C)
-    by_state = x.mean(2, keepdim=True) @ shared[S:] + bias  # [T, B, 1, C']
+    action_weight, mean_weight = weight.reshape(2 * C, -1).split(C)
+    by_state = x.mean(2, keepdim=True) @ mean_weight[S:] + bias  # [T, B, 1, C']
     if of_state is not None:
-        by_state = by_state + (of_state @ (own[:S] + shared[:S])).unsqueeze(2)
-    return (x @ own[S:] + by_state).relu()
+        by_state = by_state + (of_state @ (action_weight[:S] + mean_weight[:S])).unsqueeze(2)
+    return (x @ action_weight[S:] + by_state).relu()
 
 
 def conv_net(params: Params, prefix: str, x: Tensor, of_state: Tensor | None = None) -> Tensor:
@@ -111,17 +111,10 @@ def lstm_step(params: Params, prefix: str, x: Tensor, state: LstmState) -> LstmS
 
 
 def lstm_unroll(params: Params, prefix: str, xs: Tensor, should_reset: Tensor, reverse: bool = False) -> Tensor:
-    """Runs an LSTM from zeros over a sequence; `should_reset` sets its state to zero before a step.
+    """Runs an LSTM from zeros over a sequence [T, B, in]: hidden states [T, B, H], in the order of `xs`.
 
-    Args:
-        params: holds `prefix/w` [in + H, 4H] and `prefix/b` [4H].
-        prefix: name of the layer.
-        xs: [T, B, in].
-        should_reset: [T, B], booleans.
-        reverse: whether to go from the last step to the first.
-
-    Returns:
-        [T, B, H], the hidden state after each step, in the order of `xs`.
+    Where `should_reset` [T, B] is set, the state is zero before the step. With `reverse` it runs from the last step to
+    the first. The weight `prefix/w` [in + H, 4H] stacks input on hidden rows.
 
     Reference: haiku/_src/recurrent.py::ResetCore.__call__
     """

@@ -156,10 +156,10 @@ def _stack_weight(stack: str, layer: int) -> str:
 
 def _widths(arrays: Mapping[str, Shape], stack: str) -> tuple[int, ...]:
     """Outputs of each layer of a stack, read off the original's names and shapes."""
-    found: list[int] = []
-    while arrays.get(name := _stack_weight(stack, len(found))):
-        found.append(arrays[name][-1])
-    return tuple(found)
+    widths: list[int] = []
+    while arrays.get(name := _stack_weight(stack, len(widths))):
+        widths.append(arrays[name][-1])
+    return tuple(widths)
 
 
 def meta_config_of(arrays: Mapping[str, Shape]) -> MetaNetConfig:
@@ -187,7 +187,7 @@ def check_shapes(params: Params, shapes: Shapes, what: str) -> None:
     """Raises ValueError unless the parameters have exactly these names and shapes."""
     if params.keys() != shapes.keys():
         lacking, extra = (sorted(a.keys() - b.keys()) for a, b in ((shapes, params), (params, shapes)))
-        parts = [f"{label} {', '.join(found)}" for label, found in (("lack", lacking), ("also have", extra)) if found]
+        parts = [f"{label} {', '.join(names)}" for label, names in (("lack", lacking), ("also have", extra)) if names]
         raise ValueError(f"The {what} are not for this configuration: they {'; they '.join(parts)}.")
     for name, shape in shapes.items():
         if params[name].shape != shape:

@@ -65,11 +65,9 @@ class GymWorld:
     """
 
     def __init__(self, env: Any, dtype: torch.dtype = torch.float32) -> None:
-        """Takes the environment; ValueError says what does not fit.
+        """Takes a `gymnasium.vector.VectorEnv`, and the dtype of rewards and observations that are floats.
 
-        Args:
-            env: a `gymnasium.vector.VectorEnv`.
-            dtype: of observations that are floats, and of rewards.
+        ValueError says what does not fit.
         """
         self.num_actions, self._mode = num_actions(env), autoreset_mode(env)
         self.env, self._dtype, self.num_envs = env, dtype, int(env.num_envs)
@@ -145,13 +143,7 @@ class GymWorld:
 
 
 def encode(space: Any, batch: Any, dtype: torch.dtype) -> Any:
-    """Observations [B, ...] as tensors: choices one-hot, dicts and tuples as dicts, all else as it is.
-
-    Args:
-        space: of a single environment.
-        batch: what the vector environment shows.
-        dtype: of what is not an integer.
-    """
+    """Observations [B, ...] as tensors: choices one-hot, dicts and tuples as dicts, all else unchanged."""
     kind = type(space).__name__
     if kind == "Dict":
         return {key: encode(part, batch[key], dtype) for key, part in space.spaces.items()}

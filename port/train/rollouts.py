@@ -12,6 +12,7 @@ from port import trees
 from port.agent import Agent, sample_actions
 from port.evaluate.acting import gumbel_noise
 from port.replay import to_rollout
+from port.train.config import TrainConfig
 from port.train.world import Step, World, check_finite, check_step, tree_map
 from port.types import Observations, Params, Rollout
 from port.update_rules.actor_critic import ActorCritic
@@ -23,25 +24,17 @@ MAX_STEPS = 100_000  # of an evaluation
 
 
 class Stream(NamedTuple):
-    """Where experience stands between two rollouts; all [B, ...].
+    """The state of the environments between two rollouts; all [B, ...]."""
 
-    Attributes:
-        observations: to act on next.
-        rewards: that came with them, as the agent learns from them.
-        continues: booleans, False where an episode has just ended.
-        returns: what the running episodes have brought so far, as the environment paid it.
-        lengths: steps of the running episodes so far.
-    """
-
-    observations: Observations
-    rewards: Tensor
-    continues: Tensor
-    returns: Tensor
-    lengths: Tensor
+    observations: Observations  # to act on next
+    rewards: Tensor  # that came with them, as the agent learns from them
+    continues: Tensor  # booleans, False where an episode has just ended
+    returns: Tensor  # of the running episodes so far, as the environment gave them
+    lengths: Tensor  # of the running episodes so far
 
 
 class Episode(NamedTuple):
-    """An episode that has ended: in which environment, what it brought and how many steps it had."""
+    """An episode that has ended: its environment, return and length."""
 
     env: int
     total: float
@@ -59,7 +52,7 @@ def begin(world: World, generator: torch.Generator, dtype: torch.dtype) -> Strea
 
 
 def state_values(agent: Agent, params: Params, observations: Observations) -> tuple[Tensor, float]:
-    """What the agent expects of states [B, ...] from there on, [B], and the discount that goes with it."""
+    """Values [B] of observations [B, ...] by the agent's own estimate, and the discount that they are based on."""
     outs = agent.network.step(params, observations)
     match agent.rule:
         case Disco(rule=rule) as disco:
@@ -73,8 +66,8 @@ def state_values(agent: Agent, params: Params, observations: Observations) -> tu
 def learned_rewards(agent: Agent, params: Params, step: Step, scale: float, bootstraps: bool) -> Tensor:
     """The rewards that the agent learns from, [B], on the device of its parameters.
 
-    An episode that was cut off ends, to the rule, like any other. So that it is not taken to be worth nothing from
-    there on, the discounted value of its last observation is added to its last reward, which gives the same return.
+    To the rule, a truncated episode ends like any other. With `bootstraps`, its last reward includes the discounted
+    value of its last observation, which stands for the rest of the episode.
     """
     like = next(iter(params.values()))
     rewards = step.rewards.to(like.device, like.dtype) * scale
@@ -92,27 +85,16 @@ def unroll(
     agent: Agent,
     params: Params,
     stream: Stream,
-    length: int,
+    config: TrainConfig,
     generator: torch.Generator,
-    reward_scale: float = 1.0,
-    bootstraps: bool = True,
 ) -> tuple[Rollout, Stream, list[Episode], int]:
     """Acts for L steps, which a learner reads as T = L-1 transitions.
 
-    Args:
-        world: the environments.
-        agent: that acts.
-        params: of the agent.
-        stream: where to begin.
-        length: L.
-        generator: source of all that is left to chance.
-        reward_scale: what rewards are multiplied by.
-        bootstraps: whether the value of its last observation stands for the rest of an episode that was cut off.
-
     Returns:
-        The rollout [L, B], with logits as the only output of the agent; where the stream stands after it; the episodes
-        that ended in it; and how many steps the environments made.
+        The rollout [L, B], with logits as the only output of the agent; the stream after it; the episodes that ended
+        in it; and how many steps the environments made.
     """
+    length, bootstraps = config.rollout_length, config.truncation == "bootstrap"
     noise = gumbel_noise((length, world.num_envs, world.num_actions), generator, stream.rewards.dtype)
     act, rows, frames = agent.network.policy(params), [], 0
     ended: list[Episode] = []
@@ -124,7 +106,7 @@ def unroll(
         rows.append(trees.flatten(acted))
         step = world.step(actions, generator)
         check_step(step, world, f"at step {t} of the rollout")
-        rewards = learned_rewards(agent, params, step, reward_scale, bootstraps)
+        rewards = learned_rewards(agent, params, step, config.reward_scale, bootstraps)
         stream, over = follow(stream, step, rewards)
         ended += over
         frames += world.num_envs if step.was_ignored is None else int((~step.was_ignored).sum())
@@ -133,13 +115,7 @@ def unroll(
 
 
 def follow(stream: Stream, step: Step, rewards: Tensor) -> tuple[Stream, list[Episode]]:
-    """The stream after a step, and the episodes that ended with it.
-
-    Args:
-        stream: before the step.
-        step: what it brought.
-        rewards: [B], those that the agent learns from.
-    """
+    """The stream after a step with these rewards [B] to learn from, and the episodes that ended in it."""
     returns = stream.returns + step.rewards.double()
     lengths = stream.lengths + (1 if step.was_ignored is None else (~step.was_ignored).long())
     is_over, device = step.is_terminal | step.is_truncated, rewards.device
@@ -158,21 +134,12 @@ def follow(stream: Stream, step: Step, rewards: Tensor) -> tuple[Stream, list[Ep
 def play(
     world: World, act: Act, episodes: int, generator: torch.Generator, dtype: torch.dtype, is_greedy: bool = False
 ) -> list[Episode]:
-    """Plays episodes to judge a policy: the same number in each environment, lest short ones count for more.
+    """Plays at least `episodes` episodes with a policy, and returns them in the order in which they ended.
 
-    Args:
-        world: environments that nobody else is using.
-        act: the policy.
-        episodes: how many at least; rounded up to a multiple of the number of environments.
-        generator: source of all that is left to chance.
-        dtype: of rewards and noise.
-        is_greedy: whether to take the likeliest action instead of drawing one.
-
-    Returns:
-        The episodes, in the order in which they ended.
+    Each environment plays the same number, because otherwise short episodes would count for more.
     """
     missing = [-(-episodes // world.num_envs)] * world.num_envs
-    found: list[Episode] = []
+    played: list[Episode] = []
     stream = begin(world, generator, dtype)
     for _ in range(MAX_STEPS):
         logits = act(stream.observations)
@@ -183,9 +150,9 @@ def play(
         for episode in over:
             if missing[episode.env]:
                 missing[episode.env] -= 1
-                found.append(episode)
+                played.append(episode)
         if not any(missing):
-            return found
+            return played
     raise ValueError(
         f"After {MAX_STEPS} steps not all of {episodes} episodes have ended; give the environment a limit."
     )

@@ -33,24 +33,17 @@ from port.train.world import obs_spec
 from port.types import LearnerState, Params, Rollout
 
 LAST_EPISODES = 100  # over which the running mean is taken
+COUNTERS = ("step", "frames", "episodes")
 
 
 class Report(NamedTuple):
-    """What a caller sees of each rollout.
+    """The progress of a training run after a rollout."""
 
-    Attributes:
-        step: rollouts so far.
-        frames: steps that the environments have made so far.
-        episodes: that ended in this rollout.
-        mean_return: over the last 100 episodes, NaN before the first has ended.
-        row: what is logged.
-    """
-
-    step: int
-    frames: int
-    episodes: list[Episode]
-    mean_return: float
-    row: dict[str, float]
+    step: int  # rollouts so far
+    frames: int  # environment steps so far
+    episodes: list[Episode]  # that ended in this rollout
+    mean_return: float  # over the last 100 episodes; NaN before the first has ended
+    row: dict[str, float]  # of the log
 
     def sentence(self) -> str:
         """The newest figures in words."""
@@ -58,7 +51,7 @@ class Report(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """How an agent did in an evaluation: return and length of each episode."""
+    """Return and length of each episode of an evaluation."""
 
     returns: np.ndarray
     lengths: np.ndarray
@@ -70,16 +63,15 @@ class Scores(NamedTuple):
 
 
 class Trainer:
-    """Acts for a rollout, keeps it, learns from a batch of those kept; and so on.
+    """Repeats: acts for a rollout, stores it, and learns from a batch of stored rollouts.
 
-    All that is random comes from the seed. With `out`, a run that is killed at any moment and made again with the same
-    arguments goes on from its last checkpoint to the same bits. Environments that cannot be saved are started over at
-    every checkpoint, killed or not, which is what makes that so; their running episodes are dropped there.
+    All randomness comes from the seed. With `out`, a killed run that is started again with the same arguments continues
+    from its last checkpoint, with bit-identical results. Environments that cannot be saved are therefore restarted at
+    every checkpoint, also in runs that are never killed; their running episodes are dropped.
 
-    Where learning is spread over ranks, each has a trainer with environments, replay and random numbers of its own, and
-    the agent averages what the original averages inside its learner step: gradients, moments and the meta-RNN's input.
-    Batches, environments and capacity are those of each rank. What has been learned is the same everywhere, which is
-    checked at the start and at every checkpoint; rank 0 logs, and every rank saves what is its own.
+    With several ranks, each has a trainer with its own environments, replay and random numbers; sizes are per rank. The
+    learner step averages over ranks as the original does over devices. The learned state is equal on all ranks, which
+    is checked at the start and at every checkpoint. Rank 0 logs.
     """
 
     def __init__(
@@ -92,19 +84,16 @@ class Trainer:
         out: str | Path | None = None,
         averaging: Averaging | None = None,
     ) -> None:
-        """Sets a run up, or takes up the one that `out` holds; what does not fit is said before anything is done.
-
-        A folder is one run's: another process that uses it is a ValueError, and an older trainer of this process on the
-        same folder does not go on.
+        """Starts a run, or resumes the one in `out`.
 
         Args:
             env: a Gymnasium vector environment with discrete actions, `StepFunctions` or `CatchWorld`.
-            agent: its configuration, with `meta_params` as of `load_rule`; the bundled rule if both are left out.
+            agent: its configuration, with `meta_params` from `load_rule`; the bundled rule if both are left out.
             meta_params: of the rule, if it has a meta-network.
             config: of the run.
-            network: of the agent, a module that gives the rule's heads; the original's MLP if left out.
-            out: folder for checkpoints and logs; nothing is written if left out.
-            averaging: over ranks, as of `distributed.connect`; then every rank makes a trainer with the same arguments.
+            network: of the agent, a module with the rule's heads; the original's MLP if left out.
+            out: folder for checkpoints and logs, which no other process may use; nothing is written if left out.
+            averaging: over ranks, from `distributed.connect`; every rank makes a trainer with the same arguments.
         """
         self.config = config or TrainConfig()
         dtype = self.config.torch_dtype
@@ -112,8 +101,7 @@ class Trainer:
             agent, meta_params = load_rule(dtype=dtype)
         if not isinstance(agent, AgentConfig):
             raise TypeError(
-                f"The agent is a {type(agent).__name__}; give its configuration and the rule's weights as `load_rule` "
-                "does. A network of your own goes to `network`."
+                f"The agent is a {type(agent).__name__}; pass a configuration, and your network as `network`."
             )
         eval_loop.check_rule(agent)
         self.world = setup.as_world(env, dtype)
@@ -126,9 +114,8 @@ class Trainer:
         self._check_ranks("first")
         if self.rank > 0:  # all have drawn the same parameters; from here on each draws for itself
             self._generator.manual_seed(ranks.own_seed(self.config.seed, self.rank))
-        self._log_names = setup.names_from_a_trial_step(
-            self.agent, self.state, self.meta_params, self.world, self.config.device
-        )
+        trial = (self.agent, self.state, self.meta_params, self.world, self.config.device)
+        self._log_names = setup.names_from_a_trial_step(*trial)
         self._buffer = ReplayBuffer(self.config.capacity, ranks.own_seed(self.config.replay_seed, self.rank))
         self._stream: Stream | None = None
         self._recent: deque[float] = deque(maxlen=LAST_EPISODES)
@@ -140,7 +127,7 @@ class Trainer:
 
     @property
     def rank(self) -> int:
-        """Of this trainer among those that learn together; rank 0 is the one that logs."""
+        """Of this process among those that learn together."""
         return self.averaging.rank if self.averaging else 0
 
     @property
@@ -154,12 +141,7 @@ class Trainer:
         return eval_loop.mean(self._recent)
 
     def run(self, steps: int, on_step: Callable[[Report], None] | None = None) -> float:
-        """Goes on until so many rollouts have been made since the beginning; the mean return at the end.
-
-        Args:
-            steps: rollouts, those of earlier runs into the same folder included.
-            on_step: called after each.
-        """
+        """Continues up to `steps` rollouts, counted from the beginning of the run; returns the mean return."""
         self._check_folder()
         while self.step < steps:
             report = self.advance()
@@ -169,7 +151,7 @@ class Trainer:
         return self.mean_return
 
     def advance(self) -> Report:
-        """One rollout and what is learned after it."""
+        """Makes one rollout, and the learner steps after it."""
         self._check_folder()
         rollout, ended = self._act()
         learned = self._learn(rollout)
@@ -184,20 +166,13 @@ class Trainer:
         return Report(self.step, self.frames, ended, self.mean_return, row)
 
     def _act(self) -> tuple[Rollout, list[Episode]]:
-        """A rollout by the agent as it is; on an error nothing is kept of it, and the environments start over next."""
+        """A rollout by the current agent; after an error it is discarded, and the environments restart."""
         config = self.config
         if self._stream is None:
             self._stream = rollouts.begin(self.world, self._generator, config.torch_dtype)
         try:
             rollout, self._stream, ended, frames = rollouts.unroll(
-                self.world,
-                self.agent,
-                self.params,
-                self._stream,
-                config.rollout_length,
-                self._generator,
-                config.reward_scale,
-                config.truncation == "bootstrap",
+                self.world, self.agent, self.params, self._stream, config, self._generator
             )
         except ValueError as problem:
             first, self._stream = self.step * config.rollout_length, None
@@ -206,7 +181,7 @@ class Trainer:
         return rollout, ended
 
     def _learn(self, rollout: Rollout) -> dict[str, float]:
-        """Keeps a rollout, and learns from batches once there are enough; the logs of the last, empty if none."""
+        """Stores a rollout, and learns from batches once there are enough; logs of the last one, empty if none."""
         self._buffer.add(rollout)
         logs: dict[str, float] = {}
         if len(self._buffer) < self.config.batch_size:
@@ -226,12 +201,12 @@ class Trainer:
         return row | {name: learned.get(name, float("nan")) for name in self._log_names}
 
     def evaluate(self, env: Any, episodes: int = 20, is_greedy: bool = False, seed: int = 0) -> Scores:
-        """Plays whole episodes in environments of their own; training is not touched by it.
+        """Plays at least `episodes` whole episodes; training does not change.
 
         Args:
-            env: as for the trainer, but not the trainer's own.
-            episodes: how many at least; each environment plays the same number.
-            is_greedy: whether to take the likeliest action instead of drawing one.
+            env: other environments of the same kind; each plays the same number of episodes.
+            episodes: in total.
+            is_greedy: whether to take the likeliest action instead of sampling one.
             seed: of actions and environments.
         """
         world = setup.as_world(env, self.config.torch_dtype)
@@ -240,27 +215,26 @@ class Trainer:
             raise ValueError("The agent learns in these environments; evaluate in others of the same kind.")
         generator = torch.Generator(self.config.device).manual_seed(seed)
         policy = self.agent.network.policy(self.params)
-        found = rollouts.play(world, policy, episodes, generator, self.config.torch_dtype, is_greedy)
-        return Scores(np.array([e.total for e in found]), np.array([e.length for e in found]))
+        played = rollouts.play(world, policy, episodes, generator, self.config.torch_dtype, is_greedy)
+        return Scores(np.array([e.total for e in played]), np.array([e.length for e in played]))
 
     def plot(self) -> Path | None:
         """Draws the log as `curve.png`; None where there is nothing to draw."""
         return logs.draw(self.out, self.world.title) if self.out else None
 
     def close(self) -> None:
-        """Ends the logs and leaves the folder to others; a closed trainer does not go on, one made anew does."""
+        """Closes the logs and unlocks the folder. To continue, make a new trainer."""
         if self._logs:
             self._logs.close()
         if self._lock:
             self._lock.release()
 
     def _check_folder(self) -> None:
-        """Raises ValueError where the folder is no longer this trainer's to write to."""
         if self._lock and not self._lock.is_held:
-            raise ValueError(f"This trainer was closed, or another one took {self.out} up; make it anew to go on.")
+            raise ValueError(f"This trainer was closed, or a newer one uses {self.out}; make a new one to continue.")
 
     def save_agent(self) -> None:
-        """Writes the agent's parameters as `agent.npz`: in the original's names if it is the original's network."""
+        """Writes the agent's parameters as `agent.npz`; those of the original's network under the original's names."""
         if self.out is None or self.rank > 0:
             return
         if isinstance(self.agent.network, MlpNetwork):
@@ -273,7 +247,7 @@ class Trainer:
         return self.agent.network.constants if isinstance(self.agent.network, ModuleNetwork) else {}
 
     def settings(self) -> dict[str, Any]:
-        """All that the numbers of this run depend on, as JSON; the same on every rank."""
+        """Everything that determines the numbers of this run, as JSON; equal on all ranks."""
         train = asdict(self.config)
         if self.averaging:
             train |= {"ranks": self.averaging.size, "device": self.config.device.partition(":")[0]}
@@ -292,7 +266,7 @@ class Trainer:
         }
 
     def _checkpoint(self) -> None:
-        """Saves the run, if it has a folder; what cannot be saved starts over either way."""
+        """Saves the run, if it has a folder; environments that cannot be saved restart in any case."""
         saved = self.world.save()
         self._check_ranks(f"after {self.step} rollouts")
         if self.out is not None:
@@ -304,32 +278,32 @@ class Trainer:
             self._stream = None
 
     def _pack(self, world: dict[str, torch.Tensor] | None) -> Checkpoint:
-        kept, rest = self._buffer.save()
-        tree: dict[str, Any] = {"learner": self.state, "replay": kept, "constants": self._constants()}
+        stored, indices = self._buffer.save()
+        tree: dict[str, Any] = {"learner": self.state, "replay": stored, "constants": self._constants()}
         tree["generator"] = self._generator.get_state()
         if world is not None and self._stream is not None:
             tree |= {"world": world, "stream": self._stream}
-        numbers: dict[str, Any] = {"step": self.step, "frames": self.frames, "episodes": self.episodes}
-        numbers |= {"recent": list(self._recent), "replay": rest}
+        numbers = {name: getattr(self, name) for name in COUNTERS}
+        numbers |= {"recent": list(self._recent), "replay": indices}
         return Checkpoint(trees.flatten(tree), numbers, self.settings())
 
     def _check_ranks(self, when: str) -> None:
-        """Raises ValueError where ranks that should be equal are not, before they average what does not fit."""
+        """Raises ValueError where ranks that should be equal are not."""
         if self.averaging:
             self.averaging.check_same(self.settings(), f"The setting ({when})")
             state = checkpoint.digest(trees.flatten(self.state))
             self.averaging.check_same(state, f"The digest of the learner's state ({when})")
 
     def _resume(self) -> logs.Logs | None:
-        """Takes up the run in the folder, if there is one: rank 0 by its checkpoint, the others from the same step."""
+        """Resumes the run in the folder, if there is one: rank 0 from its checkpoint, the others from the same step."""
         if self.out is None:
             return None
         if self.averaging is None:
-            return self._take_up(self.out)
-        found, problem = None, ""
+            return self._open(self.out)
+        log, problem = None, ""
         if self.rank == 0:
             try:
-                found = self._take_up(self.out)
+                log = self._open(self.out)
             except (ValueError, OSError) as reason:
                 problem = str(reason)
         step, problem = self.averaging.gather((self.step, problem))[0]
@@ -339,10 +313,10 @@ class Trainer:
         if self.rank > 0 and step:
             self._load(ranks.path_of(self.out, self.averaging, step))
         self._check_ranks(f"after {self.step} rollouts")
-        return found
+        return log
 
-    def _take_up(self, out: Path) -> logs.Logs:
-        """The run in a folder, or a new one; nobody else may write there from here on."""
+    def _open(self, out: Path) -> logs.Logs:
+        """Locks the folder, and resumes the run in it or starts a new one."""
         out.mkdir(parents=True, exist_ok=True)
         self._lock = FolderLock(out, takes_over=True)
         path = out / ranks.NAME
@@ -357,12 +331,12 @@ class Trainer:
             raise
 
     def _load(self, path: Path) -> None:
-        found = checkpoint.load(path, self.settings(), self.config.device)
+        saved = checkpoint.load(path, self.settings(), self.config.device)
         with checkpoint.reading(path):
-            self._unpack(found)
+            self._unpack(saved)
 
-    def _unpack(self, found: Checkpoint) -> None:
-        numbers, tensors = found.numbers, found.tensors
+    def _unpack(self, saved: Checkpoint) -> None:
+        numbers, tensors = saved.numbers, saved.tensors
         self.state = trees.unflatten(self.state, checkpoint.part(tensors, "learner/"))
         self._buffer.restore(checkpoint.part(tensors, "replay/"), numbers["replay"])
         self._generator.set_state(tensors["generator"].cpu())
@@ -373,5 +347,5 @@ class Trainer:
             like = rollouts.begin(self.world, torch.Generator(self.config.device), self.config.torch_dtype)
             self.world.restore(world)
             self._stream = trees.unflatten(like, checkpoint.part(tensors, "stream/"))
-        self.step, self.frames, self.episodes = (index(numbers[name]) for name in ("step", "frames", "episodes"))
+        self.step, self.frames, self.episodes = (index(numbers[name]) for name in COUNTERS)
         self._recent.extend(map(float, numbers["recent"]))

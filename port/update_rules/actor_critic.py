@@ -61,13 +61,7 @@ class ActorCritic(UpdateRule):
     def unroll_meta_net(
         self, meta_params: Params, params: Params, meta_state: ActorCriticState, inputs: RuleInputs
     ) -> tuple[MetaOut, ActorCriticState]:
-        """Advantages and value errors of a rollout; the state that was given stays as it is.
-
-        Args:
-            meta_params: not read.
-            params: not read.
-            meta_state: moments of what came before.
-            inputs: the rollout, with the heads logits [T+1, B, A] and v [T+1, B, K].
+        """Advantages and value errors of a rollout, by V-trace.
 
         Returns:
             raw_advs, normalized_advs, value_target, tds and normalized_tds [T, B], values [T+1, B]; and the moments
@@ -98,15 +92,9 @@ class ActorCritic(UpdateRule):
         return meta_out, ActorCriticState(adv_ema, td_ema)
 
     def agent_loss(self, inputs: RuleInputs, meta_out: Mapping[str, Any], backprop: bool) -> tuple[Tensor, Logs]:
-        """Policy gradient, value loss and entropy bonus; advantages and errors are constants.
+        """Policy gradient, value loss and entropy bonus per step [T, B], and logs; advantages and errors are constants.
 
-        Args:
-            inputs: the rollout.
-            meta_out: as of `unroll_meta_net`.
-            backprop: not read; there is no meta-network for gradients to flow into.
-
-        Returns:
-            Loss per step [T, B], and logs, scalars.
+        `backprop` has no effect, since there is no meta-network.
 
         Reference: disco_rl/update_rules/actor_critic.py::ActorCritic.agent_loss
         """

@@ -121,16 +121,8 @@ def apply(
 ) -> tuple[Tensor, RuleState, Logs]:
     """A rule by itself, without an agent: from a rollout to the loss.
 
-    Args:
-        rule: which one.
-        meta_params: of its meta-network, if it has one.
-        params: of the agent.
-        meta_state: what the rule remembers.
-        inputs: the rollout.
-        backprop: whether gradients flow into the meta-network.
-
     Returns:
-        Loss per step [T, B], what the rule remembers from here on, and logs.
+        Loss per step [T, B], the new state of the rule, and logs.
 
     Reference: disco_rl/update_rules/base.py::UpdateRule.__call__
     """

@@ -43,16 +43,7 @@ class PolicyGradient(UpdateRule):
     def unroll_meta_net(
         self, meta_params: Params, params: Params, meta_state: None, inputs: RuleInputs
     ) -> tuple[MetaOut, None]:
-        """Picks the advantages, normalised or not.
-
-        Args:
-            meta_params: not read.
-            params: not read.
-            meta_state: None.
-            inputs: the rollout, with `value_out`.
-
-        Returns:
-            The advantages [T, B] as `pi`, and None.
+        """The advantages [T, B] of `inputs.value_out` as `pi`, normalised or not; and None. Nothing else is read.
 
         Reference: disco_rl/update_rules/policy_gradient.py::PolicyGradientUpdate.unroll_meta_net
         """

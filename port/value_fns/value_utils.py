@@ -98,8 +98,8 @@ def retrace(target_q_a: Tensor, target_values: Tensor, rewards: Tensor, discount
     for name, x in (("Action values", target_q_a), ("Discounts", discounts), ("Traces", traces)):
         if x.shape != (T, B):
             raise ValueError(f"{name} are {tuple(x.shape)}; with {T} transitions of {B} they must be [T, B].")
-    held = (x.detach() for x in (target_q_a, target_values, rewards, discounts, traces))
-    target_q_a, target_values, rewards, discounts, traces = held
+    constants = (x.detach() for x in (target_q_a, target_values, rewards, discounts, traces))
+    target_q_a, target_values, rewards, discounts, traces = constants
     target = rewards[-1] + discounts[-1] * target_values[-1]  # [B]
     targets = [target]
     for t in range(T - 2, -1, -1):
@@ -193,11 +193,11 @@ def value_outs(
     """
     pi_logits, mu_logits = inputs.agent_out["logits"], inputs.behaviour_agent_out["logits"]
     values, target_values = (policy_mean(x, pi_logits) for x in (q_values, target_q_values))
-    taken = inputs.actions[:-1]
-    rho = ops.importance_weights(pi_logits[:-1], mu_logits[:-1], taken)
+    actions = inputs.actions[:-1]
+    rho = ops.importance_weights(pi_logits[:-1], mu_logits[:-1], actions)
     continues = 1.0 - inputs.is_terminal.to(rho.dtype)
-    known = (values, target_values, q_values, target_q_values)
-    outs = estimate_q_values(inputs.rewards, taken, continues, rho, *known, settings.discount, settings.lambda_)
+    estimates = (values, target_values, q_values, target_q_values)
+    outs = estimate_q_values(inputs.rewards, actions, continues, rho, *estimates, settings.discount, settings.lambda_)
     return normalized(outs, "q_td", averages, settings, averaging)
 
 
@@ -238,19 +238,11 @@ def normalized(
 
 
 def value_loss_from_target(net_out: Tensor, value_target: Tensor, form: ValueForm) -> Tensor:
-    """Distance of a value head from a target; gradients flow into the target too, unless the caller stops them.
+    """Distance of a value head from a target: [..., K] or [..., 1], and [...], to [...].
 
         -sum_k two_hot(h(target))_k log softmax(net_out)_k,  or 0.5 (net_out - h(target))^2 for a scalar head
 
-    with h the signed hyperbolic, or the identity for a linear head.
-
-    Args:
-        net_out: [..., K] or [..., 1].
-        value_target: [...].
-        form: what the head's output stands for.
-
-    Returns:
-        [...].
+    with h the signed hyperbolic, or the identity for a linear head. Gradients flow into the target too.
 
     Reference: disco_rl/value_fns/value_utils.py::value_loss_from_target
     """

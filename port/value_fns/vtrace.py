@@ -143,8 +143,8 @@ def value_outs(
         rewards, continues = rewards[:-1], continues[:-1]
     target_net_out = value_net_out if target_value_net_out is None else target_value_net_out
     net_outs = (value_net_out, target_net_out)
-    own, target_values = (value_utils.values_from_logits(x, settings.form) for x in net_outs)
+    online_values, target_values = (value_utils.values_from_logits(x, settings.form) for x in net_outs)
     rho = ops.importance_weights(pi_logits[:-1], mu_logits[:-1], actions[:-1])
-    speeds = (settings.discount, settings.lambda_)
-    outs = estimate_values(rewards, continues.to(rho.dtype), rho, own, target_values, *speeds)
+    discounting = (settings.discount, settings.lambda_)
+    outs = estimate_values(rewards, continues.to(rho.dtype), rho, online_values, target_values, *discounting)
     return value_utils.normalized(outs, "td", averages, settings, averaging)

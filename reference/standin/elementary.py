@@ -20,14 +20,7 @@ NORMALIZE_DECAY, NORMALIZE_EPS = 0.99, 1e-6  # of the transform `normalize`
 
 
 def lookup(table: Array, index: Array) -> Array:
-    """Picks one entry for each step of each trajectory.
-
-    Args:
-        table: [T, B, A, ...].
-        index: [T, B], integers below A.
-
-    Returns:
-        [T, B, ...], `table[t, b, index[t, b]]`.
+    """`table[t, b, index[t, b]]`: [T, B, A, ...] and integers [T, B] below A to [T, B, ...].
 
     Reference: disco_rl/utils.py::batch_lookup
     """

@@ -70,15 +70,7 @@ def descend(params: Tensors, grads: Tensors, state: AdamState, s: Settings) -> t
 
 
 def act(params: Tensors, observation: Array, gumbel: Array) -> tuple[Array, Tensors]:
-    """Samples actions.
-
-    Args:
-        params: of the agent's network.
-        observation: [B, ...].
-        gumbel: [B, A], Gumbel noise; without it the action is the likeliest.
-
-    Returns:
-        [B], and the network's outputs.
+    """Actions [B], sampled with Gumbel noise [B, A] or the likeliest without; and the network's outputs.
 
     Reference: disco_rl/agent.py::Agent.actor_step
     """

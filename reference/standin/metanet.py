@@ -103,15 +103,10 @@ def action_features(e: Tensors, embed: Callable[[Array], Array]) -> Array:
 
 
 def inputs(params: Tensors, e: Tensors, nets: dict[str, str]) -> tuple[Array, Array]:
-    """The experience as one vector for each transition.
+    """The experience as one vector for each transition [T, B, E], and the embedding of each action [T, B, A, C].
 
-    Args:
-        params: meta-parameters.
-        e: experience.
-        nets: names of the networks that embed `y`, `z` and the action-conditional inputs (`policy`).
-
-    Returns:
-        [T, B, E], and the embedding of each action [T, B, A, C], of which the vector holds the mean and the one taken.
+    The vector holds the mean of the actions' embeddings, and that of the action taken. `nets` names the networks that
+    embed `y`, `z` and the action-conditional inputs (`policy`).
 
     Reference: disco_rl/networks/meta_nets.py::_construct_input
     """
@@ -136,12 +131,7 @@ def gate(params: Tensors, x: Array, hidden: Array) -> Array:
 
 
 def heads(params: Tensors, x: Array, actions: Array) -> Tensors:
-    """The targets.
-
-    Args:
-        params: meta-parameters.
-        x: [T, B, H].
-        actions: [T, B, A, C], the embedding of each action.
+    """From `x` [T, B, H] and each action's embedding [T, B, A, C] to the targets.
 
     Returns:
         Logits `pi` [T, B, A], `y` and `z` (of the action taken) [T, B, P]; `meta_input_emb` [T, B, 1] for the meta-RNN.
@@ -157,14 +147,7 @@ def heads(params: Tensors, x: Array, actions: Array) -> Tensors:
 
 
 def lifetime_rnn(params: Tensors, e: Tensors, targets: Tensors, state: RnnState, axis: str | None = None) -> RnnState:
-    """One step of the meta-RNN, on the mean over all transitions, of all devices.
-
-    Args:
-        params: meta-parameters.
-        e: experience.
-        targets: `y` [T, B, P] and `meta_input_emb` [T, B, 1] as the heads gave them.
-        state: [M] each.
-        axis: of devices.
+    """One step of the meta-RNN on the experience and the targets, averaged over all transitions, of all devices.
 
     Reference: disco_rl/networks/meta_nets.py::MetaLSTM.unroll
     """

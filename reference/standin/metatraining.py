@@ -41,17 +41,9 @@ class Transitions(NamedTuple):
 
 
 def vtrace(steps: Transitions, values: Array, target_values: Array, discount: float, lambda_: float) -> Tensors:
-    """V-trace targets (constants), advantages for a policy gradient, and TD errors.
+    """V-trace targets `value_target` (constants), advantages `adv` for a policy gradient, TD errors `td`: [T, B] each.
 
-    Args:
-        steps: [T, B] each.
-        values: [T+1, B], of the network that learns.
-        target_values: [T+1, B], to bootstrap from.
-        discount: of one step.
-        lambda_: how far returns reach before values take over.
-
-    Returns:
-        [T, B]: `value_target`, `adv`, `td`.
+    `values` [T+1, B] are of the network that learns; `target_values` [T+1, B] are bootstrapped from.
 
     Reference: disco_rl/value_fns/value_utils.py::estimate_values
     """
@@ -66,16 +58,7 @@ def vtrace(steps: Transitions, values: Array, target_values: Array, discount: fl
 
 
 def value_outs_v(e: Tensors, averages: Averages, s: ValueSettings) -> tuple[Tensors, Averages]:
-    """All that is known of values from a trajectory, without action values.
-
-    Args:
-        e: `value_out` and `target_value_out` [T+1, B, K]; `pi_logits` and `mu_logits` [T+1, B, A]; `actions` [T+1, B];
-            `rewards` and `continues` [T, B].
-        averages: of the past.
-        s: settings.
-
-    Returns:
-        The outputs, and the averages carried on.
+    """Value estimates of a trajectory without action values, and the new averages.
 
     Reference: disco_rl/value_fns/value_utils.py::get_value_outs
     """
@@ -160,18 +143,7 @@ def outer_loss(
     valid: Tensors,
     s: Settings,
 ) -> tuple[Array, tuple[LearnerState, ValueState, Tensors]]:
-    """How well an agent does on a validation rollout after some updates by the rule.
-
-    Args:
-        meta_params: of the rule.
-        learner: the agent before the updates.
-        value: its value function.
-        train: rollouts of T+1 steps, stacked over the updates.
-        valid: a rollout.
-        s: settings.
-
-    Returns:
-        The loss; states after the updates, and logs.
+    """The loss on a validation rollout after updates by the rule, one per rollout of `train`; states after them; logs.
 
     Notebook: colabs/meta_train.ipynb::calculate_meta_gradient
     """

@@ -33,15 +33,9 @@ def mlp(params: Tensors, name: str, x: Array) -> Array:
 
 
 def conv_block(x: Array, w: Array, b: Array) -> Array:
-    """The same dense layer on every action, which also sees the mean over the actions.
+    """The same dense layer on every action, which also sees the mean over the actions; then a ReLU.
 
-    Args:
-        x: [T, B, A, C].
-        w: [1, 2C, E].
-        b: [E].
-
-    Returns:
-        [T, B, A, E], after a ReLU.
+    `x` [T, B, A, C], `w` [1, 2C, E] and `b` [E] to [T, B, A, E].
 
     Reference: disco_rl/networks/meta_nets.py::_conv1d_block
     """
@@ -63,17 +57,9 @@ def conv_net(params: Tensors, name: str, x: Array) -> Array:
 
 
 def lstm_step(x: Array, hidden: Array, cell: Array, w: Array, b: Array) -> tuple[Array, Array]:
-    """One step of an LSTM with a forget gate that is open at the start.
+    """One step of an LSTM with a forget gate that is open at the start; `hidden` and `cell` [..., H].
 
-    Args:
-        x: [..., E].
-        hidden: [..., H].
-        cell: [..., H].
-        w: [E+H, 4H], for input, cell, forget and output gate in this order.
-        b: [4H].
-
-    Returns:
-        The new hidden and cell, [..., H] each.
+    `w` [E+H, 4H] and `b` [4H] hold input, cell, forget and output gate in this order.
     """
     gates = jnp.concatenate([x, hidden], axis=-1) @ w + b
     i, g, f, o = jnp.split(gates, 4, axis=-1)
@@ -84,14 +70,7 @@ def lstm_step(x: Array, hidden: Array, cell: Array, w: Array, b: Array) -> tuple
 def unroll_backwards(xs: Array, is_terminal: Array, w: Array, b: Array) -> Array:
     """An LSTM from the last step to the first, which forgets what came later where an episode ends.
 
-    Args:
-        xs: [T, B, E].
-        is_terminal: [T, B], whether the transition ended its episode.
-        w: [E+H, 4H].
-        b: [4H].
-
-    Returns:
-        [T, B, H], hidden states.
+    `xs` [T, B, E] to hidden states [T, B, H]; `is_terminal` [T, B] says which transitions ended an episode.
 
     Reference: disco_rl/networks/meta_nets.py::LSTM
     """
@@ -108,14 +87,7 @@ def unroll_backwards(xs: Array, is_terminal: Array, w: Array, b: Array) -> Array
 
 
 def action_model(params: Tensors, torso_out: Array) -> Tensors:
-    """What follows each action: one LSTM step on the action, from a state that the torso gives.
-
-    Args:
-        params: of the agent's network.
-        torso_out: [..., E].
-
-    Returns:
-        `z` [..., A, P], `aux_pi` [..., A, A] and `q` [..., A, K].
+    """`z` [..., A, P], `aux_pi` [..., A, A] and `q` [..., A, K]: one LSTM step per action, from the torso's output.
 
     Reference: disco_rl/networks/action_models.py::LSTMModel
     """

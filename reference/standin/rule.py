@@ -122,16 +122,7 @@ def prediction_loss(
 
 
 def action_value_loss(q_logits: Array, actions: Array, meta_out: Tensors, s: Settings) -> tuple[Array, Tensors]:
-    """The part of the loss that meta-gradients do not pass through.
-
-    Args:
-        q_logits: [T+1, B, A, K].
-        actions: [T+1, B].
-        meta_out: `q_td`, `q_target`, `normalized_q_td` [T, B]; `q_value` [T+1, B, A].
-        s: settings.
-
-    Returns:
-        [T, B], and logs.
+    """The part of the loss per step [T, B] that meta-gradients do not pass through, and logs.
 
     Reference: disco_rl/update_rules/disco.py::DiscoUpdateRule.agent_loss_no_meta
     """

@@ -41,16 +41,10 @@ KEPT_VALUES = {
 
 
 def actor_critic_targets(e: Tensors, averages: Averages, s: Settings) -> tuple[Tensors, Averages]:
-    """What the actor-critic loss needs of a trajectory.
-
-    Args:
-        e: `agent_out/logits` and `behaviour_out/logits` [T+1, B, A], `agent_out/v` [T+1, B, K], `actions` [T+1, B],
-            `rewards` and `is_terminal` [T, B].
-        averages: of the past.
-        s: settings.
+    """The constants of the actor-critic loss, from a trajectory.
 
     Returns:
-        [T, B]: `raw_advs`, `tds`, both normalised, `value_target`; [T+1, B]: `values`; and the averages carried on.
+        [T, B]: `raw_advs`, `tds`, both normalised, `value_target`; [T+1, B]: `values`; and the new averages.
 
     Reference: disco_rl/update_rules/actor_critic.py::ActorCritic.unroll_meta_net
     """
@@ -66,16 +60,7 @@ def actor_critic_targets(e: Tensors, averages: Averages, s: Settings) -> tuple[T
 
 
 def actor_critic_loss(agent_out: Tensors, actions: Array, meta_out: Tensors, s: Settings) -> tuple[Array, Tensors]:
-    """The loss of the actor-critic rule; advantages and TD errors are constants.
-
-    Args:
-        agent_out: `logits` [T+1, B, A] and `v` [T+1, B, K].
-        actions: [T+1, B].
-        meta_out: as of `actor_critic_targets`.
-        s: settings.
-
-    Returns:
-        [T, B], and logs.
+    """The loss of the actor-critic rule per step [T, B], and logs; advantages and TD errors are constants.
 
     Reference: disco_rl/update_rules/actor_critic.py::ActorCritic.agent_loss
     """

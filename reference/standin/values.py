@@ -47,15 +47,7 @@ def scalar_value(net_out: Array, form: ValueForm) -> Array:
 
 
 def q_and_v(q_logits: Array, pi_logits: Array, form: ValueForm) -> tuple[Array, Array]:
-    """Action values, and state values as their average under a policy.
-
-    Args:
-        q_logits: [T+1, B, A, K].
-        pi_logits: [T+1, B, A].
-        form: what `q_logits` stand for.
-
-    Returns:
-        Q [T+1, B, A] and V [T+1, B].
+    """Action values [T+1, B, A] from logits [T+1, B, A, K], and state values [T+1, B] as their average under a policy.
 
     Reference: disco_rl/value_fns/value_utils.py::extract_scalar_values_from_net_out
     """
@@ -64,15 +56,9 @@ def q_and_v(q_logits: Array, pi_logits: Array, form: ValueForm) -> tuple[Array, 
 
 
 def value_loss(net_out: Array, target: Array, form: ValueForm) -> Array:
-    """How far a network's output is from a value; the target's gradient is not stopped here.
+    """Cross-entropy to the target's two bins, or half the squared error: [T, B, K] and [T, B] to [T, B].
 
-    Args:
-        net_out: [T, B, K].
-        target: [T, B].
-        form: what `net_out` stands for.
-
-    Returns:
-        [T, B], the cross-entropy to the target's two bins, or half the squared error.
+    The target's gradient is not stopped here.
 
     Reference: disco_rl/value_fns/value_utils.py::value_loss_from_target
     """
@@ -107,20 +93,10 @@ class Steps(NamedTuple):
 
 
 def retrace(steps: Steps, values: Array, q_values: Array, discount: float, lambda_: float) -> Array:
-    """Returns of the actions taken, corrected for being off-policy; without gradient.
+    """Retrace targets [T, B] of the actions taken; without gradient.
 
     G[t] = r[t] + discount continues[t] (V[t+1] - c[t+1] Q[t+1] + c[t+1] G[t+1]) with c = lambda min(1, rho), Q of the
-    action taken, and no more than V[T] known of what follows the last transition.
-
-    Args:
-        steps: [T, B] each.
-        values: [T+1, B].
-        q_values: [T+1, B, A].
-        discount: of one step.
-        lambda_: how far returns reach before values take over.
-
-    Returns:
-        [T, B].
+    action taken, and V[T] in the place of all that follows the last transition.
 
     Reference: disco_rl/value_fns/value_utils.py::estimate_q_values
     """

@@ -16,16 +16,7 @@ CERTAIN = (-10.0, 15.0)  # noncentralities of t at which a one-sided test never,
 
 
 def tost(spread: float, n: int, n_ref: int, low: float, high: float, effect: float = 0.0) -> float:
-    """The chance that TOST finds equivalence.
-
-    Args:
-        spread: standard deviation within each group.
-        n: seeds of one group.
-        n_ref: seeds of the other.
-        low: lower margin, on the same scale.
-        high: upper margin.
-        effect: the true difference.
-    """
+    """The chance that TOST finds equivalence, with `spread` the standard deviation within each group."""
     error, freedom = spread * math.sqrt(1 / n + 1 / n_ref), n + n_ref - 2
     if error == 0.0:
         return float(low < effect < high)

@@ -55,15 +55,7 @@ class OriginalNoise:
 
 
 def run(spec: RunSpec, dtype: str, params: Arrays, reference: Trace | None = None, edits: Sequence[Edit] = ()) -> Trace:
-    """Runs the port to the end, or until some steps after the first action that is not the reference's.
-
-    Args:
-        spec: of the run.
-        dtype: to compute in.
-        params: initial ones, by the original's names.
-        reference: trace of the original.
-        edits: changes to the port's source, to see whether they are noticed.
-    """
+    """Runs the port to the end, or until some steps after the first action that differs from the reference's."""
     with edited(*edits) if edits else nullcontext():
         loop, recording = PortLoop(spec, dtype, params), Recording(spec, dtype, 0, reference)
         while not recording.is_over:

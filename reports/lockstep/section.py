@@ -136,15 +136,7 @@ def summary(verdict: Verdict) -> dict[str, Any]:
 def section_of(
     verdict: Verdict, origin: Mapping[str, Any], command: str, out: Path, is_live: bool = False
 ) -> page.Section:
-    """Writes picture, CSV and summary; returns the section.
-
-    Args:
-        verdict: on the runs.
-        origin: provenance of the original's runs, as in a manifest of traces.
-        command: that makes the section.
-        out: folder for the files.
-        is_live: whether the original ran for this report.
-    """
+    """Writes picture, CSV and summary; returns the section."""
     how = "run here for this report" if is_live else "from recorded traces"
     drawing = figure(verdict.groups)
     out.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from rich.progress import track
 
 from parity.command_line import exit_code
 from parity.compare import Row
-from parity.errors import WeightsMissing
+from parity.errors import NothingCompared, WeightsMissing
 from parity.files import write_atomically
 from parity.goldens.calibration import layers_done, recorded
 from parity.goldens.check import Outcome, check_layer, disco103, kinds_judged
@@ -168,6 +168,8 @@ def verdict(outcome: Outcome) -> str:
 def section(implementation_name: str, out: Path) -> page.Section:
     """The section of the page."""
     store, implementation, outcome = run(implementation_name)
+    if not outcome.rows:
+        raise NothingCompared(f"{implementation.name} provides no layer that can run here, so nothing was compared.")
     summaries = summarise(outcome.rows)
     allowed = {s.layer: what_is_allowed(store, s.layer) for s in summaries}
     counts = {s.layer: count_informative(row for row in outcome.rows if row.layer == s.layer) for s in summaries}

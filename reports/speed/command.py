@@ -23,12 +23,13 @@ import importlib.util
 import os
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 
@@ -54,23 +55,14 @@ QUICK_GROWTH = {axis: values[1:3] if axis in "TB" else values[:2] for axis, valu
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure.
-
-    Attributes:
-        tasks: which.
-        names: implementations, the port first.
-        repeats: rounds.
-        threads: of each implementation.
-        growth: sizes by axis at which the port's learner step is timed; empty for none.
-        is_quick: whether what compiles for minutes is left out.
-    """
+    """What to measure."""
 
     tasks: Sequence[str] = TASKS
-    names: Sequence[str] = (PORT,)
+    names: Sequence[str] = (PORT,)  # implementations, the port first
     repeats: int = 11
-    threads: int = 1
-    growth: Mapping[str, Sequence[int]] | None = None
-    is_quick: bool = False
+    threads: int = 1  # of each implementation
+    growth: Mapping[str, Sequence[int]] | None = None  # sizes by axis at which the port's learner step is timed
+    is_quick: bool = False  # leaves out what compiles for minutes
 
     def names_for(self, task: str) -> list[str]:
         """Implementations of a task; the original's meta-update compiles for minutes, its others for seconds."""
@@ -109,12 +101,11 @@ def weights_for(folder: Path) -> tuple[Path, str]:
 
 
 def make_work(file: Path, num_actions: int = workload.CATCH_ACTIONS, **loop: int) -> Work:
-    """The evaluation's work, but for what is changed."""
+    """The evaluation's work, with these changes."""
     setting = workload.evaluation(file, None, **loop)
     work = Work(setting, num_actions)
-    return replace(
-        work, params=speed_port.initial_params(work), rollout=workload.batch(setting, num_actions, work.seed)
-    )
+    rollout = workload.batch(setting, num_actions, work.seed)
+    return replace(work, params=speed_port.initial_params(work), rollout=rollout)
 
 
 def grown(file: Path, axis: str, value: int) -> Work:
@@ -126,43 +117,40 @@ def grown(file: Path, axis: str, value: int) -> Work:
 
 
 def prepared(workers: Mapping[str, Worker | Bench], task: str, work: Work, not_run: dict[str, str]) -> dict[str, float]:
-    """Makes everyone ready; seconds of the first calls. Whoever has no such task is left out.
+    """Seconds of each implementation's first call; those without this task are left out.
 
     `not_run` gets the reason where an implementation cannot run; without the port the command fails.
     """
     first = {}
     for name, worker in workers.items():
         try:
-            seconds = worker.ask("prepare", "task", task, work)
+            first[name] = worker.ask("prepare", "task", task, work)
         except CannotRun as error:
             if name == PORT:
                 raise
             not_run[name] = str(error)
-            continue
-        if seconds is not None:
-            first[name] = seconds
-    return first
+    return {name: seconds for name, seconds in first.items() if seconds is not None}
 
 
 def jobs_of(workers: Mapping[str, Worker | Bench], names: Iterable[str]) -> dict[str, Callable[[], Sample]]:
-    """For each implementation, what does its task once."""
+    """For each implementation, a function that runs its task once."""
     return {name: partial(workers[name].ask, "measure", "task") for name in names}
 
 
 def in_turns(jobs: Mapping[K, Callable[[], Sample]], rounds: int) -> dict[K, list[Sample]]:
-    """Samples of each job: in each round everyone once, each round begun by another."""
+    """Samples of each job: each once a round, and each round begins with another."""
     samples: dict[K, list[Sample]] = {key: [] for key in jobs}
-    order = list(jobs)
-    for i in range(rounds):
-        shift = i % len(order)
-        for key in [*order[shift:], *order[:shift]]:
+    order = deque(jobs)
+    for _ in range(rounds):
+        for key in order:
             samples[key].append(jobs[key]())
+        order.rotate(-1)
     return samples
 
 
 @contextmanager
 def ready(plan: Plan, task: str, label: str, work: Work) -> Iterator[tuple[dict[str, Worker], Timing]]:
-    """Workers that have done the task once, and the timing so far: the first calls, and who does not run."""
+    """Workers that have run the task once, and the timing so far: first calls, and reasons why others did not run."""
     not_run: dict[str, str] = {}
     with ExitStack() as stack:
         names = plan.names_for(label)
@@ -198,11 +186,10 @@ def time_learner(plan: Plan, work: Work) -> tuple[Timing, list[Sample], list[dic
 
 
 def time_run(plan: Plan, work: Work) -> Timing:
-    """Steps of a whole run in turns: while the buffer fills, the first that learns, and then as many as asked for."""
+    """Steps of a whole run in turns: while the buffer fills, the first that learns, and `repeats` more."""
     fills = work.setting.loop.batch_size // work.num_envs - 1
-    endless = replace(
-        work, setting=replace(work.setting, loop=replace(work.setting.loop, num_steps=ENDLESS)), rollout={}
-    )
+    loop = replace(work.setting.loop, num_steps=ENDLESS)
+    endless = replace(work, setting=replace(work.setting, loop=loop), rollout={})
     with ready(plan, "catch_run", "catch_run", endless) as (workers, timing):
         jobs = jobs_of(workers, timing.first_seconds)
         filling = in_turns(jobs, fills - 1)  # making ready took the first of them
@@ -214,7 +201,7 @@ def time_run(plan: Plan, work: Work) -> Timing:
 
 
 def memory(workers: Mapping[str, Worker], timing: Timing) -> dict[str, float]:
-    """The most that a process of each implementation had so far, in megabytes."""
+    """The peak memory of each implementation's process so far, in megabytes."""
     return {name: workers[name].ask("memory") for name in timing.names}
 
 
@@ -275,35 +262,30 @@ def run(plan: Plan, absent: Mapping[str, str]) -> Found:
 def section(implementation_name: str, out: Path) -> page.Section:
     """The section of the page, quick; the port is timed whatever is reported on."""
     names, absent = installed()
-    plan = quick(Plan(names=names, threads=cores()))
-    return section_of(run(plan, absent), "python -m reports.speed --quick", out)
+    return section_of(run(quick(Plan(names=names, threads=cores())), absent), "python -m reports.speed --quick", out)
 
 
 def quick(plan: Plan) -> Plan:
-    """The same in about a minute: fewer rounds and sizes, no meta-update, and what compiles long for the port alone."""
+    """The same in about a minute: fewer rounds and sizes, no meta-update, and long compilations for the port alone."""
     tasks = [task for task in plan.tasks if task != "meta_update"] or plan.tasks
     return replace(plan, tasks=tasks, repeats=min(plan.repeats, 5), growth=QUICK_GROWTH, is_quick=True)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m reports.speed", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    made.add_argument("--only", action="append", choices=TASKS, metavar="TASK", help=f"one of: {', '.join(TASKS)}")
-    made.add_argument(
-        "--impl", action="append", metavar="NAME", help="compare the port with this one (default: all installed)"
-    )
-    made.add_argument("--compile", action="store_true", help="also time the port with torch.compile")
-    made.add_argument("--repeats", type=int, default=11, metavar="N", help="number of rounds (default: 11)")
-    made.add_argument(
-        "--threads", type=int, default=cores(), metavar="N", help="threads per implementation (default: all processors)"
-    )
-    made.add_argument("--quick", action="store_true", help="fewer rounds and sizes: about a minute")
-    made.add_argument("--no-growth", action="store_true", help="skip the learner step at other sizes")
-    made.add_argument("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
-    made.add_argument("--json", type=Path, metavar="FILE", help="write the figures for machines")
-    return made
+    form = argparse.RawDescriptionHelpFormatter
+    options = argparse.ArgumentParser(prog="python -m reports.speed", description=__doc__, formatter_class=form)
+    add, number = options.add_argument, dict[str, Any](type=int, metavar="N")
+    add("--only", action="append", choices=TASKS, metavar="TASK", help=f"one of: {', '.join(TASKS)}")
+    add("--impl", action="append", metavar="NAME", help="compare the port with this one (default: all installed)")
+    add("--compile", action="store_true", help="also time the port with torch.compile")
+    add("--repeats", **number, default=11, help="number of rounds (default: 11)")
+    add("--threads", **number, default=cores(), help="threads per implementation (default: all processors)")
+    add("--quick", action="store_true", help="fewer rounds and sizes: about a minute")
+    add("--no-growth", action="store_true", help="skip the learner step at other sizes")
+    add("--out", type=Path, default=page.OUT, metavar="DIR", help="where to write (reports/out)")
+    add("--json", type=Path, metavar="FILE", help="write the figures for machines")
+    return options
 
 
 def chosen_plan(args: argparse.Namespace) -> tuple[Plan, dict[str, str]]:
@@ -324,15 +306,14 @@ def chosen_plan(args: argparse.Namespace) -> tuple[Plan, dict[str, str]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 every measured goal is reached, 1 one is missed, 2 could not run."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
 
     def report(args: argparse.Namespace) -> int:
-        found = run(*chosen_plan(args))
-        made = section_of(found, " ".join(["python -m reports.speed", *given]), args.out)
-        path = page.write([made], args.out)
-        Console(width=120 if not sys.stdout.isatty() else None).print(terminal_table(found))
-        print(f"{in_words(found)}\nThe page is {path}")
-        write_json(args.json, found.as_json())
-        return 0 if all(goal.is_reached for goal in found.goals()) else 1
+        figures = run(*chosen_plan(args))
+        path = page.write([section_of(figures, " ".join(["python -m reports.speed", *words]), args.out)], args.out)
+        Console(width=120 if not sys.stdout.isatty() else None).print(terminal_table(figures))
+        print(f"{in_words(figures)}\nThe page is {path}")
+        write_json(args.json, figures.as_json())
+        return 0 if all(goal.is_reached for goal in figures.goals()) else 1
 
-    return exit_code(parser(), given, report)
+    return exit_code(parser(), words, report)

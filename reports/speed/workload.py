@@ -79,17 +79,7 @@ def all_different(work: Work) -> Work:
 
 
 def batch(setting: RunSpec, num_actions: int, seed: int) -> Arrays:
-    """A drawn rollout: boards with a ball and a paddle, episodes one after the other, actions by chance.
-
-    Args:
-        setting: T+1, B and the board.
-        num_actions: A.
-        seed: of all that is drawn.
-
-    Returns:
-        observations [T+1, B, rows, columns, 1], actions [T+1, B], rewards [T+1, B], discounts [T+1, B] (booleans) and
-        logits [T+1, B, A].
-    """
+    """A random rollout of T+1 steps: boards with a ball and a paddle, one episode after the other."""
     loop, rng = setting.loop, np.random.default_rng(seed)
     length, size, rows, columns = loop.rollout_length, loop.batch_size, loop.rows, loop.columns
     row = (np.arange(length)[:, None] + rng.integers(rows, size=size)) % rows  # [T+1, B]
