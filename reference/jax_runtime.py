@@ -143,8 +143,8 @@ def check_without_noise(
         row = compare((*where, name), kind, "float64", truth, got, sigma, None, others)
         if not row.equal:
             raise InterpreterError(
-                f"{row.sentence().rstrip('.')}. An operation in reference/monte_carlo/ is wrong: "
-                "without noise the interpreter must give the compiled program's answer."
+                f"{row.sentence().rstrip('.')}. Without noise the interpreter must give the compiled program's answer: "
+                "an operation in reference/monte_carlo/ is wrong, or jaxlib wrote past a buffer (see FLAGS)."
             )
 
 

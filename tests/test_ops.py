@@ -114,6 +114,17 @@ def test_bins_that_cannot_be_count_nothing(row):
     torch.testing.assert_close(value_utils.values_from_logits(logits, ValueForm(2.0, nonlinear=False)), alone)
 
 
+@pytest.mark.parametrize("measure", [ops.categorical_entropy, lambda x: ops.categorical_kl(x, 0.3 * x)])
+def test_an_action_that_is_forbidden_counts_nothing(measure):
+    """A logit of -inf: 0 * inf is 0 in an entropy and in a divergence, and in their gradients."""
+    allowed = drawn(4, 2).requires_grad_()
+    alone = measure(allowed)
+    with_forbidden = torch.cat((allowed, torch.full((4, 1), -torch.inf, dtype=torch.float64)), dim=-1)
+    torch.testing.assert_close(measure(with_forbidden), alone)
+    got, ref = (torch.autograd.grad(x.sum(), allowed)[0] for x in (measure(with_forbidden), alone))
+    torch.testing.assert_close(got, ref)
+
+
 def test_tangents_of_log_probabilities_are_those_of_one_normalisation():
     x, tangent = drawn(4, 5), drawn(4, 5).flip(0)
     with forward_ad.dual_level():
