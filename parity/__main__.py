@@ -1,4 +1,4 @@
-"""`python -m parity list | check | trace | diagnose | compare | new`."""
+"""`python -m parity list | check | trace | diagnose | compare | ci | new`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from parity.command_line import exit_code
-from parity.commands import check, compare, diagnose, listing, new, trace
+from parity.commands import check, ci, compare, diagnose, listing, new, trace
 
 COMMANDS = {
     "list": listing,
@@ -14,6 +14,7 @@ COMMANDS = {
     "trace": trace,
     "diagnose": diagnose,
     "compare": compare,
+    "ci": ci,
     "new": new,
 }
 

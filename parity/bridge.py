@@ -53,9 +53,17 @@ class Program:
             raise CannotRun(f"{PREFIX}{command}: {error}") from None
         self.name = about.get("name") or os.path.basename(self._command[0])
         self.description = about.get("description") or shlex.join(self._command)
+        self._is_choosy = "settings" in about
         self.layers, self._with_vjp = (about.get(key, "").split() for key in ("layers", "vjps"))
         optional = (entry.partition("=") for entry in about.get("optional", "").split())
         self.optional_outputs = {layer: patterns.split(",") for layer, _, patterns in optional}
+
+    def unsupported(self, layer: str, settings: Settings) -> str:
+        """Why a layer cannot be computed with these settings, of programs that want to be asked; empty if it can."""
+        with contextlib.suppress(ProgramFailed):  # it will fail again as it computes
+            request = _request("supports", layer, settings, "float64")
+            return self._ask(request, {})[0].get("unsupported", "") if self._is_choosy else ""
+        return ""
 
     def run(self, layer: str, inputs: Arrays, settings: Settings, dtype: str) -> Arrays:
         """The layer's outputs."""

@@ -7,11 +7,12 @@ import math
 import os
 import tempfile
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from parity.errors import CannotRun
+from parity.errors import CannotRun, FixtureError, WeightsMissing
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -48,6 +49,38 @@ def read_tables(path: Path, name: str) -> list[dict[str, Any]]:
     return tables
 
 
+@contextmanager
+def reading(path: Path, remedy: str, what: str = "") -> Iterator[None]:
+    """Makes FixtureError of what reading a missing, damaged or odd file raises; it names the file and what to do."""
+    try:
+        yield
+    except (CannotRun, FixtureError, WeightsMissing):
+        raise
+    except FileNotFoundError:
+        raise FixtureError(f"{path} is missing{what and f': {what}'}. {remedy}") from None
+    except Exception as error:  # JSON, gzip, safetensors and NumPy raise many kinds
+        raise FixtureError(f"{path} is damaged ({type(error).__name__}: {error}). {remedy}") from None
+
+
+def read_json(path: Path, form: Any, remedy: str, what: str = "the file") -> dict[str, Any]:
+    """An object of a form, as of `check_form`, from a JSON file; FixtureError says what is wrong with it.
+
+    Args:
+        path: of the file.
+        form: that it must have.
+        remedy: a sentence on how to get it back.
+        what: it is, in words.
+    """
+    with reading(path, remedy, what):
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+        check_form(content, form)
+        return content
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
 def check_keys(table: Mapping[str, Any], required: Collection[str], allowed: Collection[str], where: str) -> None:
     """Raises CannotRun where a table lacks a key that is required, or has one that is not allowed."""
     lacking, unknown = [key for key in required if key not in table], sorted(set(table) - set(allowed))
@@ -70,7 +103,9 @@ def check_form(value: Any, form: Any, where: str = "it") -> None:
         form, value = {str: form[0]}, dict(enumerate(value))
     if isinstance(form, dict):
         for name in value if str in form else form:
-            check_form(value.get(name), form.get(str, form.get(name)), f"{where}[{name!r}]")
+            if name not in value:
+                raise ValueError(f"{where} has no {name!r}")
+            check_form(value[name], form.get(str, form.get(name)), f"{where}[{name!r}]")
 
 
 def canonical(value: Any) -> str:

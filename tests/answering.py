@@ -1,5 +1,6 @@
 """A program for `cmd:` that misbehaves as its first argument says; the second one is a log of its pids."""
 
+import json
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ from safetensors.numpy import load, save
 
 MODE, LOG = sys.argv[1], sys.argv[2]
 AWKWARD = "ops/kl"  # the layer at which it misbehaves; the other one is right
+CHOOSY = {"choosy": {"settings": ""}}
 LAYERS = f"ops/signed_hyperbolic {AWKWARD}"
 
 
@@ -57,7 +59,7 @@ def leave(code):
 
 
 MISBEHAVE = {
-    "right": lambda: answer({"out": np.zeros((5, 3))}),
+    **dict.fromkeys(("right", "choosy"), lambda: answer({"out": np.zeros((5, 3))})),
     "signal": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "exit": lambda: leave(3),
     "once": lambda: (answer({"out": np.zeros((5, 3))}), leave(0)),
@@ -83,7 +85,9 @@ def main():
         if request["call"] == "hello":
             if MODE == "no_hello":
                 leave(4)
-            answer({}, {"name": "answering", "layers": LAYERS, "optional": "ops/kl=log/*,more"})
+            answer({}, {"name": "answering", "layers": LAYERS, "optional": "ops/kl=log/*,more", **CHOOSY.get(MODE, {})})
+        elif request["call"] == "supports":
+            answer({}, {"unsupported": "only three actions"} if json.loads(request["settings/A"]) != 3 else {})
         elif request["layer"] == AWKWARD:
             MISBEHAVE[MODE]()
         else:

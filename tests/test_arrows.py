@@ -63,7 +63,7 @@ LEVELS = {
         "adapters diagram implementation sigma sketch",
         "command_line compare timeout",
         "goldens",
-        "live trace",
+        "ci live trace",
         "mutants",
         "commands runs",
         "plugin",

@@ -6,6 +6,7 @@ import ast
 import base64
 import hashlib
 import importlib.util
+import io
 import json
 import os
 import pickle
@@ -369,3 +370,7 @@ def test_known_causes_and_reasons_are_well_formed():
     assert importlib.util.find_spec("reports.audit") and (ADAPTER / "probes.py").is_file()
     wanted = {"retrace_index", "root_epsilon", "two_hot_epsilon", "vtrace_advantage"}
     assert wanted <= {cause.name for cause in causes if cause.shown}
+
+
+def test_the_figure_of_a_port_that_equals_the_original_draws_no_warning():
+    audit.figure([]).savefig(io.BytesIO())

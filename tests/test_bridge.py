@@ -186,6 +186,15 @@ def test_what_a_program_declares_is_known(program):
         running.vjp(*CALL, {}, [])
 
 
+def test_a_program_is_asked_for_settings_that_it_cannot_have_if_it_says_so(program):
+    choosy = program("choosy")
+    left_out = {f"ops/kl[{case}] (only three actions)" for case in ("A2", "A18")}
+    assert set(checked(choosy, "ops/kl").not_provided) == left_out
+    assert choosy.unsupported("ops/kl", {"A": 18}) == "only three actions"
+    assert choosy.unsupported("ops/kl", {"A": 3}) == choosy.unsupported("ops/kl", {}) == ""
+    assert program("right").unsupported("ops/kl", {"A": 18}) == ""
+
+
 def test_no_process_is_left(program, tmp_path):
     running = program("right")
     group = int(pids(tmp_path)[0])

@@ -58,6 +58,7 @@ def test_the_wheel_says_that_it_is_typed(wheel):
         (".txt", "parity/templates", 4),
         (".toml", "parity/templates", 1),
         (".c", "parity/examples", 1),
+        (".svg", "parity/ci", 1),
     ],
 )
 def test_the_wheel_has_every_file_of_a_kind(suffix, folder, at_least, wheel):

@@ -133,5 +133,6 @@ def run(args: argparse.Namespace) -> int:
     groups = {"essentials": knowledge()["essentials"], "all": list(REGISTRY)}
     names = chosen([name for asked in args.layers for name in groups.get(asked, [asked])], list(REGISTRY))
     write_atomically(args.file, template(args.framework, args.file.stem, names).encode())
-    print(f"Wrote {args.file} with {len(names)} layers to fill in. Then: {command.format(args.file.stem)}")
+    count = f"{len(names)} layer{'s' if names[1:] else ''}"
+    print(f"Wrote {args.file} with {count} to fill in. Then: {command.format(args.file.stem)}")
     return 0

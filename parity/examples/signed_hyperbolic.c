@@ -31,7 +31,7 @@ static void *output(const char *name, const char *type, int rank, const int *sha
   for (int i = 0; i < rank; size *= shape[i++]) at += sprintf(at, i ? ",%d" : "%d", shape[i]);
   sprintf(at, "],\"data_offsets\":[%zu,%zu]}", total, total + size);
   total += sizes[count] = size;
-  return tensors[count++] = calloc(size + 1, 1);
+  return tensors[count++] = (char *)calloc(size + 1, 1);
 }
 
 /* The layers: all that is particular to this program. */
@@ -55,7 +55,7 @@ static void compute(int is_vjp) {
 int main(void) {
   uint64_t size, length;
   while (fread(&size, 8, 1, stdin) && fread(&length, 8, 1, stdin)) {
-    header = calloc(length + 1, 1), data = malloc(size - length), count = total = 0;
+    header = (char *)calloc(length + 1, 1), data = (char *)malloc(size - length), count = total = 0;
     if (!fread(header, length, 1, stdin) || (size > 8 + length && !fread(data, size - 8 - length, 1, stdin))) return 1;
     strcpy(reply, is("\"call\":\"hello\"") ? "{\"__metadata__\":{" ABOUT "}" : "{");
     if (!is("\"call\":\"hello\"")) compute(is("\"call\":\"vjp\""));

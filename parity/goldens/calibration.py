@@ -6,7 +6,6 @@ carries an error of about one sigma, so the difference is about normal with a st
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -14,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.compare import BINS_PER_SIGMA, NUM_BINS, Row
-from parity.files import check_form
-from parity.goldens import manifests
+from parity.files import read_json, reading
 
 FILE = "calibration.json"  # in the fixtures
 REMEDY = "Restore it with `git checkout -- fixtures`, or measure again with `python -m reference calibrate`."
@@ -64,7 +62,7 @@ class Calibration:
 def recorded(root: Path) -> dict[str, Held]:
     """What `python -m reference calibrate` measured over the layers done, by how it was computed."""
     total = dict[str, Held]()
-    with manifests.reading(root / FILE, REMEDY):
+    with reading(root / FILE, REMEDY):
         for name, numbers in (pair for layer in layers_done(root).values() for pair in layer.items()):
             total.setdefault(name, Held()).merge(Held(**numbers))
     return total
@@ -75,11 +73,9 @@ def layers_done(root: Path) -> dict[str, Any]:
     path = root / FILE
     if not path.exists():
         return {}
-    with manifests.reading(path, REMEDY):
-        check_form(known := json.loads(path.read_text(encoding="utf-8")), FORM)
-    with manifests.reading(path := root / "manifest.json", REMEDY):
-        goldens = json.loads(path.read_text(encoding="utf-8"))["digest"]
-    layers: dict[str, Any] = known["layers"] if known["manifest"] == goldens else {}
+    known = read_json(path, FORM, REMEDY)
+    goldens = read_json(root / "manifest.json", {"digest": str}, REMEDY)
+    layers: dict[str, Any] = known["layers"] if known["manifest"] == goldens["digest"] else {}
     return layers
 
 

@@ -8,41 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
 from parity.errors import FixtureError
-from parity.files import canonical, check_form, write_atomically
+from parity.files import canonical, check_form, read_json, reading, write_atomically
 
 FIXTURES = (Path(__file__).resolve().parents[1] / "fixtures").resolve()  # a link, so that a wheel has them in `parity`
 DIGESTS = Path(__file__).with_name("digests.json")
-ODD = (  # what reading a file raises that is not what it should be
-    *(OSError, EOFError, SafetensorError, zlib.error),
-    *(ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError, MemoryError),
-)
-
-
-@contextmanager
-def reading(path: Path, remedy: str, what: str = "") -> Iterator[None]:
-    """Makes FixtureError of what reading a missing, damaged or odd file raises; it names the file and what to do."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise FixtureError(f"{path} is missing{what and f': {what}'}. {remedy}") from None
-    except ODD as error:
-        raise FixtureError(f"{path} is damaged ({type(error).__name__}: {error}). {remedy}") from None
 
 
 def read(path: Path, remedy: str, form: Any, version: int | None = None, what: str = "the manifest") -> dict[str, Any]:
     """A manifest of a form as of `files.check_form`, its own digest checked, and its format where it has one."""
-    with reading(path, remedy, what):
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        check_form(content, {"digest": str})
+    content = read_json(path, {"digest": str}, remedy, what)
+    with reading(path, remedy):
         stated, computed, place = content["digest"], _digest(content), _place(path)
         if computed != stated:
             raise FixtureError(f"{path} is not what was recorded: its digest does not fit its content. {remedy}")

@@ -20,6 +20,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from parity.errors import FixtureError
+from parity.files import reading
 from parity.goldens import manifests
 from parity.goldens.manifests import FIXTURES as FIXTURES
 from parity.layers.spec import Arrays, Settings
@@ -199,7 +200,7 @@ class Store:
         if layer in self._files:
             return self._files[layer]
         path = self.root / "golden" / file_name(layer)
-        with manifests.reading(path, REMEDY, f"the goldens of {layer}"):
+        with reading(path, REMEDY, f"the goldens of {layer}"):
             content = path.read_bytes()
             tensors = load_tensors(gzip.decompress(content))
         self._check_digests(layer, tensors, path)
@@ -223,7 +224,7 @@ class Store:
 
     def load(self, layer: str, case: str, made_inputs: Arrays | None = None) -> Golden:
         """Reads one case; `made_inputs` are the inputs where they are made from a seed instead of stored."""
-        with manifests.reading(self.root / "manifest.json", REMEDY):
+        with reading(self.root / "manifest.json", REMEDY):
             return self._golden(layer, case, made_inputs)
 
     def _golden(self, layer: str, case: str, made_inputs: Arrays | None) -> Golden:

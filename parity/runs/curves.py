@@ -26,6 +26,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from parity.errors import FixtureError
+from parity.files import reading
 from parity.goldens import manifests
 from parity.goldens.manifests import FIXTURES
 from parity.runs.spec import RunSpec
@@ -162,13 +163,13 @@ class Recorded:
         entry = self._presets.get(spec.preset)
         if entry is None:
             raise FixtureError(f"No curve of {spec.preset} is recorded in {self.folder}. {REMEDY}")
-        with manifests.reading(self.path, REMEDY):
+        with reading(self.path, REMEDY):
             _check_spec(spec, entry["spec"])
             return {int(seed): self._read(spec.preset, int(seed), sha256) for seed, sha256 in entry["seeds"].items()}
 
     def _read(self, preset: str, seed: int, sha256: str) -> Curve:
         path = self.folder / file_name(preset, seed)
-        with manifests.reading(path, REMEDY):
+        with reading(path, REMEDY):
             content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != sha256:
             raise FixtureError(f"{path} is damaged: its sha256 is not the one in the manifest. {REMEDY}")

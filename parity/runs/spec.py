@@ -17,7 +17,7 @@ import numpy as np
 
 from parity import weights
 from parity.errors import FixtureError, WeightsMissing
-from parity.goldens import manifests
+from parity.files import read_json
 from parity.goldens.store import FIXTURES
 from parity.layers import params
 from parity.layers.learning import LEARNER
@@ -199,10 +199,8 @@ def new_name(name: str) -> str:
 
 
 def _card() -> dict[str, Any]:
-    path = BUNDLED.with_suffix(".json")
-    with manifests.reading(path, "Restore it with `git checkout -- fixtures`."):
-        card = json.loads(path.read_text(encoding="utf-8"))
-        return {name: card[name] for name in ("sha256", *DISCO103_AGENT)}
+    form = {"sha256": str, **dict.fromkeys(DISCO103_AGENT, object)}
+    return read_json(BUNDLED.with_suffix(".json"), form, "Restore it: `git checkout -- fixtures`.")
 
 
 def _bundled_agent() -> dict[str, Any]:

@@ -19,7 +19,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from parity.errors import FixtureError
-from parity.files import write_atomically
+from parity.files import reading, write_atomically
 from parity.goldens import manifests
 from parity.goldens.manifests import FIXTURES
 from parity.layers.spec import Arrays
@@ -59,7 +59,7 @@ class TraceStore:
 
     def specs(self) -> dict[str, RunSpec]:
         """The recorded runs by name."""
-        with manifests.reading(self.path, REMEDY):
+        with reading(self.path, REMEDY):
             return {name: RunSpec.from_json(entry["spec"]) for name, entry in self._runs.items()}
 
     def traces(self, run: str) -> list[tuple[str, int]]:
@@ -94,7 +94,7 @@ class TraceStore:
 
     def _read(self, name: str, entry: dict[str, Any], parse: Callable[[bytes], T]) -> T:
         path = self._file(name)
-        with manifests.reading(path, REMEDY):
+        with reading(path, REMEDY):
             content = path.read_bytes()
             if hashlib.sha256(content).hexdigest() != entry["sha256"]:
                 raise FixtureError(f"{path} is damaged: its sha256 is not the recorded one. {REMEDY}")

@@ -13,7 +13,7 @@ samples at once, so nothing is compiled. The noise follows three rules:
 Results that are exact get none: moves of data, comparisons, products with a power of two, small integers.
 
 An array has an axis of samples in front, of size S, or of size 1 where it depends on constants and integers alone.
-What an argument happens to be makes nothing exact: other programs for the same function round there.
+The values of arguments make no operation exact, because other programs for the same function round there.
 """
 
 from __future__ import annotations
@@ -49,16 +49,9 @@ AT_ONCE = 2**25  # numbers of arguments and results, over all samples that are r
 
 
 def run_samples(jaxpr: Any, args: Sequence[np.ndarray], bits: Sequence[int], seed: str = "") -> list[np.ndarray]:
-    """The outputs of a closed jaxpr, once for each number in `bits`: with noise of size 2^-bits, or none for `NONE`.
+    """The outputs [S, ...] of a closed jaxpr, once for each of the S numbers in `bits`: with noise of size 2^-bits.
 
-    Args:
-        jaxpr: closed.
-        args: its arguments, flat, with an axis of samples in front: [S, ...] or [1, ...].
-        bits: [S].
-        seed: of the noise.
-
-    Returns:
-        [S, ...] each.
+    There is no noise for `NONE`. Arguments are flat, with an axis of samples in front: [S, ...] or [1, ...].
     """
     sizes = (math.prod(v.aval.shape) for v in (*jaxpr.jaxpr.invars, *jaxpr.jaxpr.outvars))
     together = max(1, AT_ONCE // (sum(sizes) + 1))
@@ -124,7 +117,7 @@ class Interpreter:
     """Runs programs under Monte Carlo arithmetic, S samples at once."""
 
     def __init__(self, bits: np.ndarray, rng: np.random.Generator):
-        """Takes [S] sizes of noise, as the p of 2^-p, and where noise comes from."""
+        """Takes [S] sizes of noise, as the p of 2^-p, and the source of noise."""
         self.bits, self.rng = bits, rng
         self._constants: dict[bytes, np.ndarray] = {}
 
@@ -257,7 +250,7 @@ def _scan(interpreter: Interpreter, params: dict[str, Any], operands: list[np.nd
 
 
 def _chosen(where: np.ndarray, yes: Sequence[np.ndarray], no: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Arrays of the samples for which something holds from one side, and of the others from the other."""
+    """Arrays of `yes` for the samples where a condition holds, and of `no` for the others."""
     return [np.where(where.reshape(-1, *[1] * (y.ndim - 1)), y, n) for y, n in zip(yes, no, strict=True)]
 
 
@@ -303,14 +296,14 @@ def _shard_map(interpreter: Interpreter, params: dict[str, Any], operands: list[
         split.append(x if at is None else x.reshape(*shape[: at + 1], devices, -1, *shape[at + 2 :]))
     body = core.ClosedJaxpr(params["jaxpr"], ())
     outs = interpreter.run(_on_one_device(body, axis, tuple(places), 0, split), split)
-    joined = []
-    for out, spec in zip(outs, params["out_specs"], strict=True):
-        at = place(spec)
-        ordered = out[:, 0] if at is None else np.moveaxis(out, 1, at + 1)
-        joined.append(
-            ordered if at is None else ordered.reshape(*ordered.shape[: at + 1], -1, *ordered.shape[at + 3 :])
-        )
-    return joined
+
+    def join(out: np.ndarray, at: int | None) -> np.ndarray:
+        if at is None:
+            return out[:, 0]
+        ordered = np.moveaxis(out, 1, at + 1)
+        return ordered.reshape(*ordered.shape[: at + 1], -1, *ordered.shape[at + 3 :])
+
+    return [join(out, place(spec)) for out, spec in zip(outs, params["out_specs"], strict=True)]
 
 
 CONTROL = {"scan": _scan, "while": _while, "cond": _cond, "shard_map": _shard_map, "xla_pmap": _pmap}

@@ -181,7 +181,7 @@ def experience(x: Tensors) -> types.UpdateRuleInputs:
 
 
 class _Reached(Exception):
-    """Carries what a tap saw out of the original's own call."""
+    """Carries a value out of the original's own call."""
 
 
 def _stop_with(value: Any) -> Any:
@@ -191,8 +191,8 @@ def _stop_with(value: Any) -> Any:
 def _run_meta_net(x: Tensors, s: Settings, inputs: types.UpdateRuleInputs, **replaced: Any) -> Any:
     """Calls the original's meta-network with some of its module's functions replaced.
 
-    Returns (outputs, state), or what a replacement raised `_Reached` with: so a part of the network is run by the
-    original's own code, on inputs that we choose, without a copy of it.
+    Returns (outputs, state), or the value of a `_Reached` that a replacement raised. So the original's own code runs a
+    part of the network on chosen inputs.
     """
 
     def call(inputs: types.UpdateRuleInputs) -> Any:
@@ -201,8 +201,7 @@ def _run_meta_net(x: Tensors, s: Settings, inputs: types.UpdateRuleInputs, **rep
         except _Reached as reached:
             return reached.args[0]
 
-    width = (s["M"],)
-    hidden, cell = (x.get(f"rnn/{part}", jnp.zeros(width)) for part in ("hidden", "cell"))
+    hidden, cell = (x.get(f"rnn/{part}", jnp.zeros(s["M"])) for part in ("hidden", "cell"))
     state = {"lstm": {"meta_rnn_state": hk.LSTMState(hidden, cell)}}
     with contextlib.ExitStack() as stack:
         for name, value in replaced.items():
@@ -230,39 +229,35 @@ def meta_inputs(x: Tensors, s: Settings) -> Tensors:
 
 def trajectory_rnn(x: Tensors, s: Settings) -> Tensors:
     """The meta-network from its input vector to the gate."""
-    given = lambda *args, **kwargs: (x["x"], None)  # noqa: E731
+    inputs = lambda *args, **kwargs: (x["x"], None)  # noqa: E731
     tap = lambda x, y, initializer: _stop_with(x)  # noqa: E731
-    out, _ = _run_meta_net(x, s, _only_shapes(x, s), _construct_input=given, _multiplicative_interaction=tap)
+    out, _ = _run_meta_net(x, s, _only_shapes(x, s), _construct_input=inputs, _multiplicative_interaction=tap)
     return {"x": out}
 
 
 def gate(x: Tensors, s: Settings) -> Tensors:
     """The gate alone."""
     original = meta_nets._multiplicative_interaction
-    given = lambda *args, **kwargs: (x["x"], None)  # noqa: E731
+    inputs = lambda *args, **kwargs: (x["x"], None)  # noqa: E731
     tap = lambda **kwargs: _stop_with(original(**kwargs))  # noqa: E731
-    replaced = {"_construct_input": given, "dynamic_unroll": given, "_multiplicative_interaction": tap}
+    replaced = {"_construct_input": inputs, "dynamic_unroll": inputs, "_multiplicative_interaction": tap}
     out, _ = _run_meta_net(x, s, _only_shapes(x, s), **replaced)
     return {"x": out}
 
 
 def meta_heads(x: Tensors, s: Settings) -> Tensors:
     """From the gate's output to the targets."""
-    given = lambda *args, **kwargs: (x["x"], x["policy_emb"])  # noqa: E731
+    inputs = lambda *args, **kwargs: (x["x"], x["policy_emb"])  # noqa: E731
 
     def without_gate(**kwargs: Any) -> jax.Array:
         hk.Linear(1)  # takes the name that the gate's layer has, so that the heads keep theirs
         return x["x"]
 
-    out, _ = _run_meta_net(
-        x,
-        s,
-        _only_shapes(x, s),
-        _construct_input=given,
-        dynamic_unroll=given,
-        _multiplicative_interaction=without_gate,
-        unroll=lambda self, inputs, meta_out, state, axis_name: state,
-    )
+    def same_state(core: Any, inputs: Any, meta_out: Any, state: Any, axis_name: Any) -> Any:
+        return state
+
+    replaced = {"_construct_input": inputs, "dynamic_unroll": inputs, "_multiplicative_interaction": without_gate}
+    out, _ = _run_meta_net(x, s, _only_shapes(x, s), **replaced, unroll=same_state)
     return out
 
 
