@@ -13,10 +13,10 @@ from textwrap import fill
 
 from parity.ci import badge, gate, github
 from parity.ci.summary import Report
-from parity.command_line import write_json
+from parity.command_line import ExitCode, write_json
 from parity.commands import check, compare, diagnose
 from parity.compare import NO_NUMBERS, Row
-from parity.errors import CannotRun, FixtureError
+from parity.errors import CannotRun, FixtureError, NothingCompared
 from parity.files import write_atomically
 from parity.goldens.check import load as load_case
 from parity.goldens.compared import What, changes, read
@@ -28,8 +28,7 @@ from parity.sketch import SKETCH_WIDTH
 HELP = "run the gate in CI: check, tests, the change against a base, and a summary for GitHub"
 EXAMPLE = "python -m parity ci --impl my_adapter:implementation --base base/parity.json --out parity-results"
 RESULT, JUNIT, SUMMARY = "parity.json", "junit.xml", "summary.md"
-NOTHING_COMPARED = 3
-WORST_FIRST = (2, 1, NOTHING_COMPARED, 0)  # exit codes
+WORST_FIRST = (ExitCode.COULD_NOT_RUN, ExitCode.DIFFERENT, ExitCode.NOTHING_COMPARED, ExitCode.EQUAL)
 MOST_ANNOTATIONS = 10  # of a level; GitHub shows no more of a step
 LARGEST_REPRO = 5000  # numbers among the inputs
 
@@ -55,8 +54,8 @@ def run(args: argparse.Namespace) -> int:
         report = _report(args, Report(code, printed, gate.in_words(junit)))
         write_json(asked, report.check)
     except Exception as error:  # the command line makes a sentence of it; the summary must have it too
-        is_empty = args.json.is_file() and not read(args.json).rows
-        _publish(args, Report(NOTHING_COMPARED if is_empty else 2, str(error)))
+        is_empty = isinstance(error, NothingCompared)
+        _publish(args, Report(ExitCode.NOTHING_COMPARED if is_empty else ExitCode.COULD_NOT_RUN, str(error)))
         github.annotate("error", "disco-parity gave no verdict", str(error))
         raise
     _publish(args, report)
@@ -75,8 +74,7 @@ def _captured(command: Callable[[], int]) -> tuple[int, str]:
 def _report(args: argparse.Namespace, report: Report) -> Report:
     """Adds what is in the result of `check`, what changed against the base, and a diagnosis."""
     head = read(args.json)
-    code = min(report.code, report.code if head.rows else NOTHING_COMPARED, key=WORST_FIRST.index)
-    report = replace(report, code=code, check=json.loads(args.json.read_text(encoding="utf-8")), rows=head.rows)
+    report = replace(report, check=json.loads(args.json.read_text(encoding="utf-8")), rows=head.rows)
     if args.base is not None and args.base.is_file():
         try:
             base = read(args.base)
@@ -106,7 +104,7 @@ def _publish(args: argparse.Namespace, report: Report) -> None:
     badge.write(args.out, report.verdict, report.share, goldens)
     github.append(github.SUMMARY, github.cut(text))
     outputs = {"verdict": report.verdict, "goldens": goldens, "different": len(report.different)}
-    outputs |= {"result": args.json} if args.json.is_file() else {}
+    outputs |= {"result": args.json} if report.check else {}
     github.append(github.OUTPUT, "".join(f"{name}={value}\n" for name, value in outputs.items()))
     print(f"{report.headline()}. The summary is {args.out / SUMMARY}")
 
