@@ -173,9 +173,9 @@ def test_a_different_action_is_told_with_its_margin():
     assert first.margin > 0
 
 
-def test_a_port_that_diverges_is_told_in_a_sentence():
+def test_a_port_that_overflows_ends_with_a_sentence():
     nan = Edit("port.optimizers", "* -learning_rate for name", "* float('nan') for name")
-    with pytest.raises(CannotRun, match="The port cannot go on after 2 steps: .* not finite"):
+    with pytest.raises(CannotRun, match="The port cannot go on after 1 steps: .* not finite"):
         resynced("actor_critic", (nan,))
 
 

@@ -25,7 +25,7 @@ BOTH = ("float64", "float32")
 
 def cast(arrays: Arrays, dtype: str) -> Arrays:
     """Float arrays in the given precision; a fresh copy of everything, so that nothing can be changed from afar."""
-    return {k: v.astype(dtype) if v.dtype.kind == "f" else v.copy() for k, v in arrays.items()}
+    return {k: np.array(v, dtype if v.dtype.kind == "f" else v.dtype) for k, v in arrays.items()}
 
 
 def compare_output(

@@ -98,7 +98,7 @@ class PortLoop:
         """
         try:
             report = self.loop.step()
-        except ValueError as error:
+        except (ValueError, FloatingPointError) as error:
             raise CannotRun(f"The port cannot go on after {len(recording)} steps: {error}") from None
         logits = report.rollout.agent_outs["logits"]
         scores = (logits.log_softmax(-1) + torch.from_numpy(self.noise.last)).numpy()
