@@ -20,7 +20,7 @@ COLUMNS = (("value", "float64"), ("vjp", "float64"), ("value", "float32"), ("vjp
 BELOW = (("value", "tf32"), ("value", "fp16"), ("value", "bf16"))
 SEEN_AS = {"": "none", "bf16": "bfloat16", "tf32": "TF32", "float32": "float32"}  # the coarsest first
 LINES = 3  # of one sort of note
-WIDE = 136  # characters: room for every column of the table
+WIDE = 140  # characters: room for every column of the table
 
 
 @dataclass(frozen=True)
