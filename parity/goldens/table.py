@@ -146,7 +146,7 @@ def capped(texts: Sequence[str], most: int | None, what: str) -> list[str]:
     return [*texts[: most - 1], f"... and {len(texts) - most + 1} more {what}; --verbose shows them."]
 
 
-def named(names: Iterable[str], most: int | None) -> str:
+def named(names: Iterable[str], most: int | None = 3) -> str:
     """The first names, and how many more there are."""
     names = list(names)
     more = len(names) - most if most is not None else 0
