@@ -216,7 +216,7 @@ def test_an_exception_is_said_with_its_place_once(tmp_path, monkeypatch, capsys)
         "implementation = toy.Toy(**{'ops/kl': broken, 'ops/entropy': broken})\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    assert main(["check", "ops", "--impl", "raising_adapter:implementation"]) == 1
+    assert main(["check", "ops", "--impl", "raising_adapter:implementation"]) == 2
     said = capsys.readouterr().out
     assert len(re.findall(r"^\S.*raising_adapter\.py:10", said, re.M)) == 1
     assert "ops/kl and 1 more layers: raised ValueError: need at least one array to concatenate" in said
