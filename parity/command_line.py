@@ -44,7 +44,7 @@ SENTENCES = (CannotRun, FixtureError, WeightsMissing, WeightsError)
 STANDARD_OUTPUT = Path("-")
 _results: ContextVar[Any] = ContextVar("results")  # what `--json -` writes to
 OPTIONS: dict[str, dict[str, Any]] = {
-    "layers": {"nargs": "*", "metavar": "LAYER", "help": "default: all of them"},
+    "layers": {"nargs": "*", "metavar": "LAYER", "help": "names, or prefixes such as values (default: all)"},
     "--impl": {"default": "port", "metavar": "NAME", "help": IMPLEMENTATIONS},
     "--device": {"metavar": "DEVICE", "help": "that an adapter of `parity.adapters` computes on, as cuda"},
     "--json": {"type": Path, "metavar": "FILE", "help": "write the result for machines; - for standard output"},
@@ -207,11 +207,11 @@ def check_places(args: argparse.Namespace) -> None:
 
 
 def chosen(layers: Sequence[str], known: Sequence[str]) -> list[str]:
-    """The named layers in data-flow order; all of them if none is named."""
-    unknown = [name for name in layers if name not in known]
-    if unknown:
+    """The layers of these names, or under these prefixes (`values`), in data-flow order; all if none is named."""
+    under = {asked: {name for name in known if f"{name}/".startswith(f"{asked.rstrip('/')}/")} for asked in layers}
+    if unknown := [asked for asked, names in under.items() if not names]:
         raise CannotRun(f"No layer is called {unknown[0]!r}. {did_you_mean(unknown[0])}")
-    return [name for name in known if not layers or name in layers]
+    return [name for name in known if not layers or name in set().union(*under.values())]
 
 
 def require_some(implementation: Implementation) -> None:

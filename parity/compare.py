@@ -51,11 +51,13 @@ class Problem:
         kind: what programs go by.
         text: a sentence for people, by which nothing is decided.
         detail: tells problems of one kind apart, e.g. the shape that came.
+        place: file and line of the adapter, where it raised.
     """
 
     kind: ProblemKind
     text: str = field(compare=False)
     detail: str = ""
+    place: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return self.text
@@ -116,7 +118,7 @@ class Row:
         """The row for machines; infinities become null."""
         problem = self.problem or Problem(ProblemKind.NONE, "")
         values = asdict(self) | {"index": list(self.index), "problem": problem.text}
-        values |= {"problem_kind": problem.kind, "problem_detail": problem.detail}
+        values |= {"problem_kind": problem.kind, "problem_detail": problem.detail, "place": problem.place}
         del values["counts"]
         return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in values.items()}
 
@@ -130,8 +132,8 @@ class Row:
                 row[each.name] = np.inf if value is None and each.type == "float" else value
                 if not isinstance(row[each.name], JSON_TYPES[each.type]):
                     raise TypeError(f"{each.name} is {value!r}")
-        kind, text, detail = (str(values[key]) for key in ("problem_kind", "problem", "problem_detail"))
-        problem = Problem(ProblemKind(kind), text, detail) if kind else None
+        kind, *texts = (str(values[key]) for key in ("problem_kind", "problem", "problem_detail", "place"))
+        problem = Problem(ProblemKind(kind), *texts) if kind else None
         return cls(**row, index=tuple(int(i) for i in values["index"]), problem=problem)
 
     def sentence(self) -> str:
@@ -169,12 +171,17 @@ def pattern_problem(ref: np.ndarray, got: np.ndarray, kind: str, allowed: np.nda
             verdict = "missing" if pattern(ref)[tuple(where)] else "not in the reference"
             return Problem(ProblemKind.NOT_FINITE, f"{name} at {where} is {verdict}.")
     if kind == "vjp":
-        for nil, other, text in (
-            (ref, got, "the gradient is stopped in the reference (all zero), but reaches {:.3g} here."),
-            (got, ref, "the gradient is zero here, but reaches {:.3g} in the reference."),
+        for nil, other, cause, text in (
+            (
+                ref,
+                got,
+                "gradient not stopped",
+                "the gradient is stopped in the reference (all zero), but reaches {:.3g} here.",
+            ),
+            (got, ref, "gradient is zero", "the gradient is zero here, but reaches {:.3g} in the reference."),
         ):
             if not nil.any() and (np.abs(other) > allowed).any():
-                return Problem(ProblemKind.ZEROS, text.format(np.abs(other).max()))
+                return Problem(ProblemKind.ZEROS, text.format(np.abs(other).max()), cause)
     return None
 
 

@@ -1,5 +1,10 @@
 """The errors that commands turn into a sentence and exit code 2, and the words for all others."""
 
+import os
+import sysconfig
+import traceback
+from pathlib import Path
+
 
 class CannotRun(Exception):
     """Something that was asked for is not there; the message says what to do."""
@@ -27,3 +32,19 @@ def in_words(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}"
     except Exception:
         return f"{type(error).__name__}, whose text cannot be shown"
+
+
+def place_of(error: BaseException) -> str:
+    """File and line of the code under test that raised: the innermost that is neither ours nor a library's."""
+    ours, libraries = (
+        str(Path(__file__).parent),
+        [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")],
+    )
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((ours, "<frozen"))
+    ]
+    own = [frame for frame in frames if not any(frame.filename.startswith(path) for path in libraries)]
+    if not frames:
+        return ""
+    frame = (own or frames)[-1]
+    return f"{os.path.relpath(frame.filename)}:{frame.lineno}"

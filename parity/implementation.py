@@ -26,6 +26,7 @@ import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -49,6 +50,10 @@ HINTS = {
     "original": " Install the original with `make original`.",
     "standin": " `pip install 'disco-parity[jax]'` brings it.",
 }
+PACKAGE_HINT = (
+    f" Install its package into the environment of {sys.executable}, for example with `python -m pip install`."
+)
+LAYERS_AND_GROUPS = (*REGISTRY, *dict.fromkeys(name.partition("/")[0] for name in REGISTRY))
 
 
 class Implementation(Protocol):
@@ -76,6 +81,8 @@ def load(name: str) -> Implementation:
         return _checked(bridge.Program(name.removeprefix(bridge.PREFIX)), name)
     target = KNOWN.get(name, name)
     module_name, _, attribute = target.partition(":")
+    if hint := path_hint(module_name, attribute):
+        raise CannotRun(hint)
     if not attribute:
         names = ", ".join(sorted(KNOWN))
         own = "package.module:name or cmd:./program"
@@ -86,14 +93,15 @@ def load(name: str) -> Implementation:
         with contained():
             module = importlib.import_module(module_name)
         if not hasattr(module, attribute):
-            raise CannotRun(f"Module {module_name} has no {attribute!r}.")
+            like = [f"{module_name}:{key}" for key, value in vars(module).items() if not lacking(value)]
+            raise CannotRun(f"Module {module_name} has no {attribute!r}.{f' Did you mean {like[0]}?' if like else ''}")
         return _checked(getattr(module, attribute), name)
     except (CannotRun, KeyboardInterrupt):
         raise
     except ModuleNotFoundError as error:
-        hint = HINTS.get(name, "")
-        if error.name == module_name.partition(".")[0] and name not in KNOWN:
+        if name not in KNOWN and f"{module_name}.".startswith(f"{error.name}."):
             raise CannotRun(f"There is no module {module_name!r}, neither installed nor in {os.getcwd()}.") from None
+        hint = next((hint for known, hint in HINTS.items() if target == KNOWN[known]), PACKAGE_HINT)
         raise CannotRun(f"Implementation {name!r} needs the module {error.name!r}, not installed here.{hint}") from None
     except BaseException as error:  # SystemExit, too: a module that ends the process has shown nothing
         raise CannotRun(f"Importing {module_name} failed with {in_words(error)}") from error
@@ -126,11 +134,33 @@ def on_device(implementation: Implementation, device: str | None) -> Implementat
     return implementation
 
 
+def path_hint(module_name: str, attribute: str) -> str:
+    """What to write where the name of a file or folder stands in the place of a module's; empty where none does."""
+    path = Path(module_name)
+    place = f"from {path.parent}, --impl " if path.is_absolute() or ".." in path.parts else "--impl "
+    dotted = path.stem if place != "--impl " else ".".join([*path.parts[:-1], path.stem])
+    name = attribute or "implementation"
+    if path.suffix == ".py":
+        return f"{module_name} is a file; name its module, without .py: {place}{dotted}:{name}"
+    if not path.is_dir() or (attribute and path.name == module_name and (path / "__init__.py").exists()):
+        return ""
+    modules = [] if (path / "__init__.py").exists() else sorted(file.stem for file in path.glob("*.py"))
+    return f"{module_name} is a folder; name a module: {place}{'.'.join([dotted, *modules[:1]]).strip('.')}:{name}"
+
+
+def lacking(found: object) -> list[str]:
+    """The parts of an implementation that an object does not have."""
+    parts = ("name", "description", "layers", "run")
+    return [part for part in parts if isinstance(found, type) or not hasattr(found, part)]
+
+
 def _checked(implementation: Implementation, name: str) -> Implementation:
     """Refuses an object that lacks a part of the contract, or that names a layer which does not exist."""
-    lacking = [part for part in ("name", "description", "layers", "run") if not hasattr(implementation, part)]
-    if lacking:
-        raise CannotRun(f"{name} is no implementation: it has no `{lacking[0]}` (`python -m parity new` writes one).")
+    if isinstance(implementation, type):
+        instance = f"implementation = {implementation.__name__}()"
+        raise CannotRun(f"{name} is a class; put `{instance}` into its module and name the instance.")
+    if parts := lacking(implementation):
+        raise CannotRun(f"{name} is no implementation: it has no `{parts[0]}` (`python -m parity new` writes one).")
     for part in ("name", "description"):
         if not isinstance(getattr(implementation, part), str):
             raise CannotRun(f"{name} is no implementation: its `{part}` is no text.")
@@ -155,7 +185,7 @@ def _is_list_of_names(names: Any) -> bool:
     return isinstance(names, Collection) and not isinstance(names, str) and all(isinstance(n, str) for n in names)
 
 
-def did_you_mean(name: str, known: Collection[str] = tuple(REGISTRY)) -> str:
+def did_you_mean(name: str, known: Collection[str] = LAYERS_AND_GROUPS) -> str:
     """A hint for a misspelt name, of a layer unless others are given."""
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     return f"Did you mean {' or '.join(near)}?" if near else "`python -m parity list LAYER` shows them all."

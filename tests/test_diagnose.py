@@ -12,8 +12,9 @@ from parity.__main__ import main
 from parity.goldens.store import Store
 from parity.layers.spec import upstream
 from parity.mutants import patterns
-from parity.mutants.diagnose import diagnose
+from parity.mutants.diagnose import closing_line, diagnose, explain, in_parts
 from parity.mutants.mutate import Edit, load_edited
+from parity.mutants.suspect import Suspect
 from tests import toy
 
 STORE = Store()
@@ -56,6 +57,7 @@ def with_mistakes(*names, kind=Candidate):
         "adam_denominator_not_stopped",
         "gate_order_of_torch",
         "parameters_updated_in_place",
+        "initial_weights_corrected_for_truncation",
     ],
 )
 def test_a_mistake_is_called_by_its_name(name):
@@ -80,9 +82,9 @@ def test_two_mistakes_in_one_layer_are_told_apart():
 def test_what_a_layer_inherits_is_not_diagnosed_again():
     layers = ["nets/lstm_step", "nets/unroll", "meta/gate"]
     first, second = diagnose(STORE, with_mistakes("forget_bias_left_out"), layers)
-    assert (first.layer, first.mistakes, first.feeding) == ("nets/lstm_step", ["forget_bias_left_out"], [])
+    assert (first.layer, first.mistakes, first.feeding) == ("nets/lstm_step", ["forget_bias_left_out"], ())
     assert second.is_inherited
-    assert second.feeding == ["nets/lstm_step"]
+    assert second.feeding == ("nets/lstm_step",)
     assert "inherits forget_bias_left_out" in "\n".join(second.lines())
 
 
@@ -104,12 +106,90 @@ def test_an_unknown_mistake_is_called_unknown_and_its_pattern_shown():
     assert "It is 3 times the right answer throughout." in text
 
 
-def test_a_layer_with_an_unexplained_part_is_not_asked():
+def test_an_unexplained_part_is_said():
     odd = Edit("port.ops", "return expectation(log_p - log_q, log_p)", "return expectation(log_p - 0.7 * log_q, log_p)")
     first, second = diagnose(STORE, Candidate(odd), ["ops/kl", "disco/agent_loss"])
-    assert (first.mistakes, first.blocked_by) == ([], ())
-    assert second.blocked_by == ("ops/kl",)
-    assert "Not asked: ops/kl is part of it" in "\n".join(second.lines())
+    assert (first.mistakes, first.unexplained_parts) == ([], ())
+    assert (second.mistakes, second.unexplained_parts) == ([], ("ops/kl",))
+    assert "Part of it and not explained either: ops/kl." in "\n".join(second.lines())
+
+
+class Altered(Candidate):
+    """Changes the answers of some layers, and only of these."""
+
+    def __init__(self, change, *names):
+        super().__init__(*(edit for name in names for edit in mutants.catalogue()[name].edits))
+        self.change = change
+
+    def run(self, layer, inputs, settings, dtype):
+        return self.change(layer, super().run(layer, inputs, settings, dtype), dtype)
+
+
+@pytest.mark.parametrize(
+    "factor", [{"float64": 3.0, "float32": 3.0}, {"float64": 1.0, "float32": np.float32(1 + 2e-5)}]
+)
+def test_a_difference_without_a_diagnosis_does_not_block_what_is_downstream(factor):
+    def change(layer, out, dtype):
+        return {name: value * factor[dtype] for name, value in out.items()} if layer == "ops/kl" else out
+
+    first, second = diagnose(STORE, Altered(change, "loss_not_masked"), ["ops/kl", "agent/loss"])
+    assert (first.layer, first.mistakes) == ("ops/kl", [])
+    assert (second.mistakes, second.is_explained) == (["loss_not_masked"], True)
+
+
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_outputs_without_numbers_do_not_hide_the_others(is_missing):
+    def change(layer, out, dtype):
+        rest = {name: value for name, value in out.items() if name != "adv"}
+        return rest if is_missing else rest | {"adv": out["adv"][:1]}
+
+    (finding,) = diagnose(STORE, Altered(change, "q_td_sign"), ["values/estimate_q"])
+    assert (finding.mistakes, finding.scope) == (["q_td_sign"], "numbers")
+    assert "It explains all numbers" in "\n".join(finding.lines())
+
+
+def test_nothing_that_feeds_it_differs_only_where_that_was_looked_at():
+    candidate = with_mistakes("q_td_sign")
+    (alone,) = diagnose(STORE, candidate, ["values/estimate_q"])
+    assert "differs; nothing that feeds it was seen to differ (not compared: " in alone.lines()[0]
+    (finding,) = diagnose(STORE, candidate, [*sorted(upstream("values/estimate_q")), "values/estimate_q"])
+    assert finding.lines()[0] == "values/estimate_q differs; nothing that feeds it differs."
+
+
+FOUR = ["loss_not_masked", "target_moves_towards_new_parameters", "loss_epsilon_left_out", "update_norm_before_scaling"]
+
+
+OTHERS = ["loss_summed", "terminals_not_shifted", "meta_state_not_kept", "norm_as_root_mean_square"]
+
+
+def test_several_mistakes_in_a_learner_step_are_named_one_after_another():
+    suspect = Suspect(STORE, with_mistakes(*FOUR), "agent/learner_step")
+    possible = [mutants.catalogue()[name] for name in [*OTHERS, *FOUR]]
+    finding = explain(suspect, possible, (), set(), float("inf"))
+    assert (set(finding.mistakes), finding.is_explained) == (set(FOUR), True)
+    assert "each other one most of what is left" in "\n".join(finding.lines())
+    same = mutants.catalogue()["loss_averaged_over_all_steps"]  # without a mask it is the loss without its epsilon
+    finding = in_parts(suspect, finding, [same, *possible], ())
+    assert any("loss_epsilon_left_out" in name for name in (*finding.mistakes, *finding.also))
+
+
+def test_a_small_mistake_beside_a_large_one_is_not_taken_for_float32():
+    suspect = Suspect(STORE, with_mistakes("loss_not_masked", "loss_epsilon_left_out"), "agent/loss")
+    possible = [mutants.catalogue()[name] for name in [*OTHERS, *FOUR]]
+    finding = explain(suspect, possible, (), set(), float("inf"))
+    assert finding.mistakes == ["loss_not_masked", "loss_epsilon_left_out"]
+    assert finding.precision == "within tolerance"
+
+
+def test_a_mistake_that_explains_nearly_all_is_named_with_what_it_leaves():
+    rounded = Edit(
+        "port.networks.init", "truncated_normal(noise[name]) * stds", "1.137 * truncated_normal(noise[name]) * stds"
+    )
+    first, second = diagnose(STORE, Candidate(rounded), ["nets/agent_init", "meta/init"])
+    assert (first.mistakes, first.is_explained) == (["initial_weights_corrected_for_truncation"], False)
+    assert "Something is unexplained: of 28 outputs that differ it leaves 28, by 0.00013" in "\n".join(first.lines())
+    assert (second.mistakes, second.is_inherited) == (first.mistakes, True)
+    assert "Without a diagnosis" in closing_line([first], 1)
 
 
 def test_outputs_of_the_wrong_form_are_recognised():

@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ from rich.console import Console
 
 from parity import implementation as plugging
 from parity.__main__ import main
+from parity.command_line import chosen
 from parity.compare import Row
 from parity.goldens import table
+from parity.goldens.store import Store
 from parity.layers import REGISTRY
 from tests import toy
 
@@ -33,7 +36,7 @@ def test_a_newcomers_mistake_is_found_with_one_command(plugged, capsys):
     plugged(toy.implementation)
     assert main(["check", "--impl", "toy"]) == 1
     said = capsys.readouterr().out
-    assert "values/retrace[plain] value of q_target (float64): DIFFERENT" in said
+    assert "values/retrace q_target: values differ, 13 of 16 cases\n  values/retrace[terminal_last] value of" in said
     assert "toy provides 5 of" in said
     assert "Not provided: transforms/identity" in said
     for right in LAYERS[:-1]:
@@ -156,7 +159,15 @@ def test_a_layer_that_breaks_the_contract_is_told_how(plugged, capsys, wrong, sa
     [
         ("no_such", "No implementation is called 'no_such'"),
         ("no_such.module:x", "There is no module 'no_such.module'"),
-        ("tests.toy:absent", "has no 'absent'"),
+        ("tests.toy:absent", "has no 'absent'. Did you mean tests.toy:implementation?"),
+        ("tests.toy:Toy", "tests.toy:Toy is a class; put `implementation = Toy()`"),
+        ("tests/toy.py:right", "is a file; name its module, without .py: --impl tests.toy:right"),
+        ("toy.py", "without .py: --impl toy:implementation"),
+        ("/absent/toy.py:x", "from /absent, --impl toy:x"),
+        ("tests", "tests is a folder; name a module: --impl tests."),
+        ("reports/audit", "is a folder; name a module: --impl reports.audit:implementation"),
+        (".", ". is a folder; name a module"),
+        ("tests.no_such:x", "There is no module 'tests.no_such'"),
     ],
 )
 def test_an_implementation_that_cannot_be_loaded_gets_a_sentence(capsys, name, said):
@@ -166,6 +177,40 @@ def test_an_implementation_that_cannot_be_loaded_gets_a_sentence(capsys, name, s
 
 def test_an_implementation_is_loaded_by_name():
     assert plugging.load("tests.toy:implementation") is toy.implementation
+
+
+def test_a_package_that_an_adapter_needs_is_named_and_where_to_install_it(tmp_path, monkeypatch, capsys):
+    (tmp_path / "needy.py").write_text("import surely_not_installed\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["check", "--impl", "needy:implementation"]) == 2
+    said = capsys.readouterr().err
+    assert "needs the module 'surely_not_installed', not installed here. Install its package into" in said
+    assert sys.executable in said
+
+
+@pytest.mark.parametrize("command", ["check", "diagnose", "list"])
+def test_prefixes_choose_layers(command, capsys):
+    options = [] if command == "list" else ["--impl", "tests.toy:right"]
+    for asked in ("moving_average", "moving_average/", "moving_average/update"):
+        assert main([command, asked, *options]) == 0
+    assert main([command, "moving", *options]) == 2
+    assert "No layer is called 'moving'. Did you mean moving_average" in capsys.readouterr().err
+
+
+def test_layers_come_once_and_in_order():
+    known = list(REGISTRY)
+    assert chosen(["values/retrace", "values", "ops/"], known) == [
+        name for name in known if name.startswith(("ops/", "values/"))
+    ]
+    assert all(name.startswith("meta/") for name in chosen(["meta"], known))  # not meta_train
+    assert chosen([], known) == known
+
+
+def test_list_shows_the_cases_that_the_recorder_added(capsys):
+    assert main(["list", "values/retrace"]) == 0
+    cases = capsys.readouterr().out.partition("cases: ")[2].strip().split(", ")
+    assert set(cases) == set(Store().cases("values/retrace"))
+    assert len(cases) > len(REGISTRY["values/retrace"].cases)
 
 
 def test_what_is_no_implementation_is_refused_before_any_work(monkeypatch, capsys):

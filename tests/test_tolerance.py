@@ -90,10 +90,9 @@ DEFINES_IT = {
 ALLOWED = {
     ("parity/tolerance.py", "sigma > UNINFORMATIVE * scale_of(truth)"): "part of the rule: which elements say nothing",
     ("parity/runs/spec.py", "name in DISCO103_AGENT"): "a key of settings",
-    (
-        "parity/mutants/diagnose.py",
-        "row.max_rel <= 0.01 * self.worst.max_rel",
-    ): "how well a known mistake explains an error",
+    ("parity/mutants/suspect.py", "row.max_rel <= NEAR * self.worst.max_rel"): "how well a mistake explains an error",
+    ("parity/mutants/suspect.py", "distance > ROUNDING"): "which outputs a sentence counts as unexplained",
+    ("parity/mutants/diagnose.py", "distance > THERE / NEAR"): "what is left for another mistake to explain",
     ("parity/test_meta_updates.py", "moved > 0.001"): "that something was learned at all",
 }
 

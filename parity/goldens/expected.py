@@ -13,6 +13,8 @@ A file of them (`--expected FILE`) is TOML, one table for each:
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -21,7 +23,7 @@ from typing import Any
 
 from parity.compare import NO_NUMBERS, Row
 from parity.errors import CannotRun
-from parity.files import check_keys, read_tables
+from parity.files import check_keys, read_tables, write_atomically
 from parity.implementation import did_you_mean
 from parity.layers import REGISTRY
 from parity.tolerance import PRECISIONS
@@ -123,3 +125,61 @@ def problems(rows: Sequence[Row], entries: Sequence[Divergence]) -> list[str]:
     """What is wrong with the entries themselves, all of which must be on layers that were to be compared."""
     texts = [entry.problem(rows) for entry in entries]
     return [text for text in texts if text]
+
+
+TODO = "TODO: say why"
+HEADER = "# Written by `python -m parity check --write-expected`. Say in each entry why the divergence is known.\n"
+
+
+def write(path: Path, rows: Sequence[Row], entries: Sequence[Divergence]) -> str:
+    """Writes what differs as a file of known divergences, with bounds of half and twice the worst error.
+
+    Args:
+        path: of the file.
+        rows: every comparison.
+        entries: known already, whose reasons are kept.
+
+    Returns:
+        What was written, in a sentence.
+    """
+    different = [row for row in rows if not row.equal]
+    known = [row for row in different if not row.problem or row.problem.kind not in NO_NUMBERS]
+    outputs: dict[tuple[str, str], dict[str, bool]] = {}  # layer, kind -> output -> whether it differs
+    for row in rows:
+        of_kind = outputs.setdefault((row.layer, row.kind), {})
+        of_kind[row.output] = of_kind.get(row.output, False) or not row.equal
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in known:
+        pattern = _pattern(row.output, outputs[row.layer, row.kind])
+        groups.setdefault((row.layer, pattern, row.kind), []).append(row)
+    precisions = {row.dtype for row in rows}
+    tables = [_table(*key, group, precisions, entries) for key, group in groups.items()]
+    write_atomically(path, "\n".join([HEADER, *(tables or ["divergence = []\n"])]).encode())
+    left_out = len(different) - len(known)
+    rest = f" It leaves out {left_out} comparisons: what has no numbers must be mended." if left_out else ""
+    return f"{path} has {len(tables)} entries; fill in why each divergence is known.{rest}"
+
+
+def _pattern(output: str, differs: dict[str, bool]) -> str:
+    """A pattern for an output: of all outputs, or of the most that begin alike, where every one of them differs."""
+    parts = output.split("/")
+    for pattern in ("/".join([*parts[:length], "*"]) for length in range(len(parts))):
+        matched = [is_wrong for name, is_wrong in differs.items() if fnmatchcase(name, pattern)]
+        if len(matched) > 1 and all(matched):
+            return pattern
+    return output
+
+
+def _table(
+    layer: str, output: str, kind: str, group: list[Row], precisions: set[str], entries: Sequence[Divergence]
+) -> str:
+    """One entry of the file."""
+    worst, seen = max(row.max_rel for row in group), {row.dtype for row in group}
+    reason = next((entry.reason for entry in entries if entry.matches(group[0])), TODO)
+    texts = {"layer": layer, "output": output, "kind": kind, "reason": reason}
+    if len(seen) < len(precisions):
+        texts["dtype"] = seen.pop()
+    lines = [f"{key} = {json.dumps(text)}" for key, text in texts.items()]
+    least = 0.5 * worst if math.isfinite(worst) else 1.0
+    bounds = [f"at_least = {least:.2g}", f"at_most = {2.0 * worst:.2g}"]
+    return "\n".join(["[[divergence]]", *lines, *bounds, ""])

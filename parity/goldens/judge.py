@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from parity.compare import Problem, ProblemKind, Row, compare, failed, form_problem
-from parity.errors import InputChanged, in_words
+from parity.errors import InputChanged, in_words, place_of
 from parity.goldens.store import Golden
 from parity.implementation import Implementation, contained
 from parity.layers import REGISTRY
@@ -177,7 +177,9 @@ class Judge:
 
 
 def _raised(error: BaseException, where: str = "") -> Problem:
-    return Problem(ProblemKind.RAISED, f"{where} raised {in_words(error)}".strip(), type(error).__name__)
+    place = place_of(error)
+    text = f"{where} raised {in_words(error)}{f' ({place})' if place else ''}".strip()
+    return Problem(ProblemKind.RAISED, text, type(error).__name__, place)
 
 
 def _changed(name: str) -> Problem:

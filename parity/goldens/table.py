@@ -1,8 +1,9 @@
-"""Summaries of comparisons: one line a layer, in data-flow order, for the terminal and for the page."""
+"""Summaries of comparisons: one line a layer or a group of layers, in data-flow order, and the notes below."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -18,12 +19,13 @@ from parity.tolerance import C
 COLUMNS = (("value", "float64"), ("vjp", "float64"), ("value", "float32"), ("vjp", "float32"))
 BELOW = (("value", "tf32"), ("value", "fp16"), ("value", "bf16"))
 SEEN_AS = {"": "none", "bf16": "bfloat16", "tf32": "TF32", "float32": "float32"}  # the coarsest first
-WIDE = 136  # characters: room for every column of the table
+LINES = 3  # of one sort of note
+WIDE = 140  # characters: room for every column of the table
 
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """One layer's comparisons; a worst row is None where nothing of that sort was compared."""
+    """Comparisons of one layer, or of a group; a worst row is None where nothing of that sort was compared."""
 
     layer: str
     cases: int
@@ -52,15 +54,15 @@ def seen_in(rows: Iterable[Row]) -> str:
     return next((name for precision, name in SEEN_AS.items() if precision in seen), "")
 
 
-def summarise(rows: list[Row]) -> list[LayerSummary]:
-    """Sums up rows by layer, keeping the order in which layers come."""
+def summarise(rows: list[Row], title: Callable[[str], str] = str) -> list[LayerSummary]:
+    """Sums up rows by layer, or by a title that several layers share, keeping the order in which they come."""
     layers: dict[str, list[Row]] = {}
     for row in rows:
-        layers.setdefault(row.layer, []).append(row)
+        layers.setdefault(title(row.layer), []).append(row)
     return [
         LayerSummary(
             layer,
-            len({row.case for row in mine}),
+            len({(row.layer, row.case) for row in mine}),
             len(mine),
             sum(not row.equal for row in mine),
             seen_in(mine),
@@ -70,15 +72,32 @@ def summarise(rows: list[Row]) -> list[LayerSummary]:
     ]
 
 
+def group_of(layer: str) -> str:
+    """The group of a layer: `values` of `values/retrace`."""
+    return layer.partition("/")[0]
+
+
 def relative(row: Row | None, is_wide: bool) -> str:
     """Error relative to the scale; and in sigmas, where there is room."""
     if row is None:
         return "–"
-    return f"{row.max_rel:.1e} ({row.sigmas:.1f}σ)" if is_wide else f"{row.max_rel:.1e}"
+    sigmas = f"{row.sigmas:.1f}" if row.sigmas < 999 else ">999"
+    return f"{row.max_rel:.1e} ({sigmas}σ)" if is_wide else f"{row.max_rel:.1e}"
 
 
-def terminal_table(rows: list[Row], width: int = WIDE) -> Table:
-    """The table of `python -m parity check`: the columns that were compared, and what else has room in a width."""
+def titles(layers: Iterable[str]) -> dict[str, str]:
+    """Of each layer, what its group is called: `values (9)`."""
+    groups = Counter(group_of(layer) for layer in layers)
+    return {layer: f"{group} ({groups[group]})" if groups[group := group_of(layer)] > 1 else layer for layer in layers}
+
+
+def terminal_table(rows: list[Row], width: int = WIDE, most: int | None = None) -> Table:
+    """The table of `python -m parity check`: the columns that were compared, and what else has room in a width.
+
+    More than `most` layers are shown in their groups.
+    """
+    layers = list(dict.fromkeys(row.layer for row in rows))
+    title_of = titles(layers).__getitem__ if most is not None and len(layers) > most else str
     is_wide, columns = width >= WIDE, columns_of(rows)
     table = Table(box=None, pad_edge=False)
     errors = [dtype if kind == "value" else f"VJP {dtype}" if is_wide else "VJP" for kind, dtype in columns]
@@ -86,7 +105,7 @@ def terminal_table(rows: list[Row], width: int = WIDE) -> Table:
         table.add_column(title, no_wrap=True)
     if is_wide:
         table.add_column("precision seen", no_wrap=True)
-    for s in summarise(rows):
+    for s in summarise(rows, title_of):
         counts, seen = ([str(s.cases), str(s.comparisons)], [s.seen]) if is_wide else ([], [])
         cells = [relative(s.worst[column], is_wide) for column in columns]
         table.add_row(s.layer, *counts, *cells, s.verdict, *seen, style="red" if s.different else None)
@@ -120,25 +139,53 @@ def coverage(implementation: Implementation) -> str:
     return f"{implementation.name} provides {provided} of {len(REGISTRY)} layers ({provided / len(REGISTRY):.0%})"
 
 
-def closing_lines(outcome: Outcome, entries: list[Divergence], most: int = 20) -> list[str]:
-    """What a reader has to know besides the table: the differences, and what was not compared."""
-    new = unexpected(outcome.rows, entries)
-    lines = [row.sentence() for row in new[:most]]
-    if len(new) > most:
-        lines.append(f"... and {len(new) - most} more; --json has them all.")
-    lines += problems(outcome.rows, entries)
+def capped(texts: Sequence[str], most: int | None, what: str) -> list[str]:
+    """The first lines, and how many more there are."""
+    if most is None or len(texts) <= most:
+        return list(texts)
+    return [*texts[: most - 1], f"... and {len(texts) - most + 1} more {what}; --verbose shows them."]
+
+
+def named(names: Iterable[str], most: int | None = 3) -> str:
+    """The first names, and how many more there are."""
+    names = list(names)
+    more = len(names) - most if most is not None else 0
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def accepted(rows: Sequence[Row], entries: Sequence[Divergence]) -> list[str]:
+    """What is different, and accepted by which entry."""
+    texts = []
+    for entry in entries:
+        mine = [row for row in rows if not row.equal and entry.allows(row)]
+        if mine:
+            what = (
+                f"{entry.layer} {entry.output}, {len(mine)} comparisons, up to {max(row.max_rel for row in mine):.3g}"
+            )
+            texts.append(f"Accepted by --expected: {what} of the scale ({entry.reason}).")
+    return texts
+
+
+def notes(outcome: Outcome, entries: list[Divergence], most: int | None = None) -> list[str]:
+    """What a reader has to know besides the differences: what is accepted, and what was not compared.
+
+    Args:
+        outcome: of the check.
+        entries: what may differ.
+        most: names in a line; None for all of them, and all lines.
+    """
+    lines = capped(accepted(outcome.rows, entries), most and LINES, "entries that accept differences")
+    lines += capped(problems(outcome.rows, entries), most and LINES, "entries that do not fit")
     if outcome.without_gradients:
-        lines.append(f"Without VJPs (only values judged): {', '.join(sorted(outcome.without_gradients))}.")
+        lines.append(f"Without VJPs (only values judged): {named(sorted(outcome.without_gradients), most)}.")
     if outcome.not_provided:
-        lines.append(f"Not provided: {', '.join(outcome.not_provided)}.")
+        lines.append(f"Not provided: {named(outcome.not_provided, most)}.")
     if outcome.skipped:
         reason = next(iter(outcome.skipped.values()))
-        lines.append(f"Not run: {', '.join(outcome.skipped)}. {reason}")
-    bad = len(outcome.different)
-    known = f" ({bad - len(new)} of them expected)" if entries else ""
+        lines.append(f"Not run: {named(outcome.skipped, most)}. {reason}")
     coarser = [f"{s.layer} ({s.seen})" for s in summarise(outcome.rows) if s.seen not in ("", "float32")]
     if coarser:
-        lines.append(f"Precision seen, where it is not float32: {', '.join(coarser)}.")
+        lines.append(f"Precision seen, where it is not float32: {named(coarser, most)}.")
     in_float64 = [row for row in outcome.rows if row.dtype == "float64"]
     silent, elements = sum(row.silent for row in in_float64), sum(row.elements for row in in_float64)
     if silent:
@@ -151,5 +198,17 @@ def closing_lines(outcome: Outcome, entries: list[Divergence], most: int = 20) -
         )
     largest = max((row.sigmas for row in outcome.rows if row.equal), default=0.0)
     lines.append(f"Of what is equal, the largest error is {largest:.2g} sigma; the rule allows {C:g}.")
-    lines.append(f"{len(outcome.rows)} comparisons: {len(outcome.rows) - bad} equal, {bad} different{known}.")
+    return lines
+
+
+def totals(outcome: Outcome, entries: Sequence[Divergence]) -> list[str]:
+    """How much is equal, and where a reader should begin."""
+    new, different = unexpected(outcome.rows, entries), [row for row in outcome.rows if not row.equal]
+    layers, wrong = ({row.layer: None for row in rows} for rows in (outcome.rows, new))
+    known = f" ({len(different) - len(new)} of them expected)" if entries else ""
+    equal = len(outcome.rows) - len(different)
+    lines = [f"{len(outcome.rows)} comparisons: {equal} equal, {len(different)} different{known}."]
+    if len(layers) > 1 and wrong:
+        first = next(iter(wrong))
+        lines.append(f"{len(wrong)} of {len(layers)} layers differ; the first in data-flow order is {first}.")
     return lines

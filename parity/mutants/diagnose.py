@@ -1,126 +1,39 @@
-"""Which mistake is it? Asks, for each layer that differs, what makes the port give the candidate's wrong numbers.
+"""Which mistake is it? Asks, for each layer that differs, which mutants make the port give the candidate's numbers.
 
 Every mutant of the catalogue that can reach the layer is tried. One that reproduces the candidate's outputs and VJPs
 on all stored cases of the layer, within tolerance, is the diagnosis. Layers are taken in data-flow order, and mutants
 diagnosed upstream are kept, so that a layer that only inherits an error is told from one that adds its own. Where no
-single mutant fits, pairs of mutants of the same layer are tried.
+single mutant fits, pairs of mutants of the same layer are tried. Then mutants are added one after another, each the one
+that explains most of what is left; what they leave is reported.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import combinations
 from pathlib import Path
-from typing import Literal
 
-import numpy as np
-
-from parity.compare import NO_NUMBERS, Problem, Row
-from parity.errors import CannotRun, in_words
-from parity.goldens.judge import Judge, run, vjp
-from parity.goldens.store import Golden, Store
+from parity.errors import in_words
+from parity.goldens.store import Store
 from parity.implementation import Implementation
-from parity.layers.spec import Arrays, upstream
+from parity.layers.spec import upstream
 from parity.mutants import Mutant, catalogue, implementation_with
-from parity.mutants.coverage import entered, is_reached, stored_goldens
+from parity.mutants.coverage import entered, is_reached
 from parity.mutants.diagnosis import Diagnosis, closing_line
 from parity.mutants.patterns import patterns
-from parity.sigma import Rounding
-from parity.sketch import reduced
-from parity.tolerance import scale_of
+from parity.mutants.suspect import NEAR, Distances, Group, Scope, Suspect
 
 __all__ = ["Diagnosis", "closing_line", "diagnose"]
 
 ROUNDS_MORE = "Equal in float64, so the formula is right; in float32 it is less exact than rounding explains."
-Precision = Literal["within tolerance", "to float32 precision"]
-
-
-class Suspect:
-    """A candidate's answers on one layer, and the question which changed port gives the same."""
-
-    def __init__(self, store: Store, candidate: Implementation, layer: str):
-        """Runs the candidate on the layer's stored cases."""
-        self.candidate, self.layer = candidate, layer
-        self.goldens = stored_goldens(store, layer)
-        judge = Judge(candidate)
-        self.rows = {golden.case: list(judge.rows(golden)) for golden in self.goldens}
-        self.different = [row for rows in self.rows.values() for row in rows if not row.equal]
-        self.has_gradients = not judge.without_gradients
-
-    @property
-    def worst(self) -> Row:
-        """The comparison furthest past its tolerance, values in float64 before all others."""
-        rank = {("value", "float64"): 2, ("vjp", "float64"): 1}
-        return max(self.different, key=lambda row: (rank.get((row.kind, row.dtype), 0), row.ratio))
-
-    def equal_on(self) -> str:
-        """The cases that are equal, in words: what the others have in common leads to the mistake."""
-        wrong = {row.case for row in self.different}
-        right = [golden.case for golden in self.goldens if golden.case not in wrong]
-        return f"It is equal on {', '.join(right)}." if right else "It differs on every case."
-
-    @cached_property
-    def failures(self) -> set[Problem]:
-        """How it fails without giving numbers; in float64, the precision in which it is asked."""
-        return _failures(self.different)
-
-    @cached_property
-    def answers(self) -> list[Golden]:
-        """The goldens with the candidate's answers in the place of the original's, the worst case first."""
-        return [
-            self._answer(golden) for golden in sorted(self.goldens, key=lambda golden: golden.case != self.worst.case)
-        ]
-
-    def _answer(self, golden: Golden) -> Golden:
-        values = run(self.candidate, golden)
-        vjps = vjp(self.candidate, golden) if golden.vjps and self.has_gradients else {}
-        answer = {"value": _reduced(values, golden.outputs), "vjp": _reduced(vjps, golden.vjps)}
-        sigmas = {
-            kind: {name: _rescaled(golden, kind, name, value) for name, value in arrays.items()}
-            for kind, arrays in answer.items()
-        }
-        return replace(golden, outputs=answer["value"], vjps=answer["vjp"], rounding=Rounding(sigmas))
-
-    def fit(self, mutants: Sequence[Mutant], scope: str = "everything") -> Precision | None:
-        """Whether the port with these mistakes gives the candidate's answers, and how exactly."""
-        try:
-            mutated = implementation_with(*mutants)
-        except CannotRun:  # two edits of the same line do not go together
-            return None
-        if self.failures:
-            failures = _failures(row for golden in self.goldens for row in Judge(mutated).rows(golden))
-            return "within tolerance" if self.failures == failures else None
-        return self._agreement(mutated, scope)
-
-    def _agreement(self, mutated: Implementation, scope: str) -> Precision | None:
-        precision: Precision = "within tolerance"
-        for answer in self.answers:
-            expected = replace(answer, vjps={}) if scope == "values" else answer
-            if all(row.equal for row in Judge(mutated, ("float64",)).rows(expected)):
-                continue
-            rows = list(Judge(mutated, ("float32",), answers_in="float64").rows(expected))
-            if not all(row.equal and row.max_rel <= 0.01 * self.worst.max_rel for row in rows):
-                return None
-            precision = "to float32 precision"
-        return precision
-
-
-def _failures(rows: Iterable[Row]) -> set[Problem]:
-    problems = {row.problem for row in rows if row.dtype == "float64" and row.problem}
-    return {problem for problem in problems if problem.kind in NO_NUMBERS}
-
-
-def _reduced(arrays: Arrays, names: Collection[str]) -> Arrays:
-    return {name: reduced(np.asarray(arrays[name])) for name in names if name in arrays}
-
-
-def _rescaled(golden: Golden, kind: str, name: str, answer: np.ndarray) -> dict[int, np.ndarray]:
-    """Sigma of an answer of another scale than the golden's."""
-    scale = scale_of(golden.truth(kind)[name])
-    growth = max(scale_of(answer) / scale, 1.0) if scale else 1.0
-    return {bits: growth * golden.sigma(kind, name, bits) for bits in golden.recorded_at(kind)}
+MOST_TOGETHER = 6  # mutants that are added to each other
+SECONDS = 60.0  # of processor time, before unlikely mistakes are left out
+THERE = 1e-12  # of the scale: what is nearer than this is there
+SCOPES: tuple[Scope, ...] = ("everything", "numbers", "values")
 
 
 class Map:
@@ -141,13 +54,10 @@ class Map:
         return sorted(reaching, key=lambda mutant: mutant.layer != layer)
 
 
-Groups = Iterable[tuple[Mutant, ...]]
-
-
 def attempts(
-    suspect: Suspect, possible: Sequence[Mutant], inherited: Sequence[Mutant], equal: Collection[str]
-) -> Iterator[tuple[Groups, str]]:
-    """What to try, the likeliest first: groups of mistakes, and in which scope they must fit.
+    suspect: Suspect, possible: Sequence[Mutant], inherited: Group, equal: Collection[str]
+) -> Iterator[Iterable[Group]]:
+    """Groups of mistakes to try, the likeliest first.
 
     A mistake that would have shown at a layer that is equal comes late: it can only be one if the candidate does there
     and here the same thing in two ways.
@@ -155,56 +65,115 @@ def attempts(
     new = [mutant for mutant in possible if mutant not in inherited]
     open_, settled = ([mutant for mutant in new if (mutant.layer in equal) is known] for known in (False, True))
     of_layer = [mutant for mutant in new if mutant.layer == suspect.layer]
-    together = tuple(inherited)
-    yield ((*together, mutant) for mutant in open_), "everything"
-    yield ((*together, *pair) for pair in combinations(of_layer, 2)), "everything"
+    yield ((*inherited, mutant) for mutant in open_)
     if inherited:
-        yield ((mutant,) for mutant in open_), "everything"
-    yield ((*together, mutant) for mutant in settled), "everything"
-    if suspect.has_gradients and suspect.worst.kind != "vjp":
-        yield ((*together, mutant) for mutant in [*open_, *settled]), "values"
+        yield ((mutant,) for mutant in open_)
+    yield ((*inherited, mutant) for mutant in settled)
+    yield ((*inherited, *pair) for pair in combinations(of_layer, 2))
 
 
 def explain(
-    suspect: Suspect, possible: Sequence[Mutant], feeding: list[str], known: Sequence[Mutant], equal: Collection[str]
+    suspect: Suspect, possible: Sequence[Mutant], inherited: Group, equal: Collection[str], limit: float
 ) -> Diagnosis:
-    """Looks for the mistake, or the pair, behind one layer.
+    """Looks for the mistakes behind one layer.
 
     Args:
         suspect: the layer.
         possible: mistakes that can reach it.
-        feeding: layers upstream that differ.
-        known: mutants diagnosed upstream.
+        inherited: those of them that were diagnosed upstream.
         equal: layers that do not differ.
+        limit: the processor time at which only what is likely is tried.
     """
-    diagnosis = Diagnosis(suspect.layer, feeding, suspect.worst.sentence(), [])
+    diagnosis = Diagnosis(suspect.layer, suspect.worst.sentence())
     if all(row.dtype == "float32" for row in suspect.different):
         return replace(diagnosis, patterns=(ROUNDS_MORE,))
-    inherited = [mutant for mutant in known if mutant in possible]
     if inherited and (precision := suspect.fit(inherited)):
-        names = [mutant.name for mutant in inherited]
-        return replace(diagnosis, mistakes=names, is_inherited=True, precision=precision)
-    for groups, scope in attempts(suspect, possible, inherited, equal):
-        fits = {group: fit for group in groups if (fit := suspect.fit(group, scope))}
+        return replace(diagnosis, mistakes=_names(inherited), is_inherited=True, precision=precision)
+    for groups in attempts(suspect, possible, inherited, equal):
+        fits = {group: fit for group in groups if (fit := suspect.fit(group))}
         if fits:
             best, *others = sorted(fits, key=lambda group: fits[group] != "within tolerance")
             also = tuple(" + ".join(_names(group, inherited)) for group in others if fits[group] == fits[best])
-            names = _names(best, inherited)
-            return replace(diagnosis, mistakes=names, precision=fits[best], scope=scope, also=also)
-    sentences = patterns(suspect.goldens, suspect.candidate, suspect.worst)
-    return replace(diagnosis, patterns=(*sentences, suspect.equal_on()))
+            diagnosis = replace(diagnosis, mistakes=_names(best, inherited), precision=fits[best], also=also)
+            if fits[best] == "within tolerance":
+                return diagnosis
+            break  # another mistake may explain what float32 would
+        if time.process_time() > limit:
+            possible = [mutant for mutant in possible if suspect.has_tried((*inherited, mutant))]
+            break
+    return in_parts(suspect, diagnosis, possible, inherited)
 
 
-def _names(group: Sequence[Mutant], inherited: Sequence[Mutant]) -> list[str]:
+def in_parts(suspect: Suspect, diagnosis: Diagnosis, possible: Sequence[Mutant], inherited: Group) -> Diagnosis:
+    """Adds one mutant after another, each the one that explains most of what is left."""
+    group = inherited
+    best = diagnosis if diagnosis.mistakes else None
+    also: tuple[str, ...] = ()
+    while len(group) < len(inherited) + MOST_TOGETHER:
+        parts = next_parts(suspect, possible, inherited, group)
+        if not parts:
+            break
+        better, *others = parts
+        group = (*group, better)
+        also += tuple(f"{other.name} in place of {better.name}" for other in others)
+        for scope in SCOPES:
+            if precision := suspect.fit(group, scope):
+                names = _names(group, inherited)
+                best = replace(diagnosis, mistakes=names, precision=precision, scope=scope, also=also)
+                if precision == "within tolerance":
+                    return best
+                break  # another mistake may explain what float32 would
+    if best:
+        return best
+    texts = (*patterns(suspect.goldens, suspect.candidate, suspect.worst), suspect.equal_on())
+    is_nearer = gain(suspect.distances(()) or {}, suspect.distances(group)) > 0.0
+    if group == inherited and is_nearer:
+        return replace(
+            diagnosis, mistakes=_names(group), is_inherited=True, left=suspect.left_by(group), patterns=texts
+        )
+    left = suspect.left_by(group) if group != inherited else ""
+    return replace(diagnosis, mistakes=_names(group, inherited), left=left, patterns=texts)
+
+
+def next_parts(suspect: Suspect, possible: Sequence[Mutant], inherited: Group, group: Group) -> list[Mutant]:
+    """The mutant that brings the candidate's outputs nearest, if any much nearer, and those that do as well."""
+    first, before = suspect.distances(inherited) or {}, suspect.distances(group) or {}
+    left = [key for key, distance in before.items() if distance > THERE / NEAR]
+    gains = {}
+    for mutant in possible:
+        alone = suspect.distances((*inherited, mutant)) or {}
+        if mutant not in group and any(alone.get(key) != first.get(key) for key in left):  # it changes what is left
+            gains[mutant] = gain(before, suspect.distances((*group, mutant)))
+    most = max(gains.values(), default=0.0)
+    return [mutant for mutant in gains if gains[mutant] >= 0.99 * most] if most > 0.0 else []
+
+
+def gain(before: Distances, after: Distances | None) -> float:
+    """By how many powers of ten the outputs are nearer, summed; 0 where none is by much."""
+    if not after or not any(after[key] < NEAR * min(before[key], 1.0) for key in before):
+        return 0.0
+    return sum(math.log10((min(before[key], 1.0) + THERE) / (min(after[key], 1.0) + THERE)) for key in before)
+
+
+def _names(group: Sequence[Mutant], inherited: Sequence[Mutant] = ()) -> list[str]:
     return [mutant.name for mutant in group if mutant not in inherited]
 
 
-def diagnose(store: Store, candidate: Implementation, layers: Iterable[str]) -> list[Diagnosis]:
-    """Diagnoses for the layers that differ, in the given (data-flow) order; none if all are equal."""
+def diagnose(
+    store: Store, candidate: Implementation, layers: Iterable[str], seconds: float = SECONDS
+) -> list[Diagnosis]:
+    """Diagnoses for the layers that differ, in the given (data-flow) order; none if all are equal.
+
+    Args:
+        store: the goldens.
+        candidate: the implementation.
+        layers: to look at.
+        seconds: of processor time, after which only likely mistakes are tried.
+    """
     diagnoses: list[Diagnosis] = []
     known: list[Mutant] = []
     equal: set[str] = set()
-    where = Map(store)
+    where, limit = Map(store), time.process_time() + seconds
     for layer in layers:
         if layer not in candidate.layers:
             continue
@@ -212,16 +181,19 @@ def diagnose(store: Store, candidate: Implementation, layers: Iterable[str]) -> 
         if not suspect.different:
             equal.add(layer)
             continue
-        feeding = [diagnosis.layer for diagnosis in diagnoses if diagnosis.layer in upstream(layer)]
-        blocked = [d.layer for d in diagnoses if not d.mistakes and where.is_part_of(d.layer, layer)]
-        if blocked:
-            diagnosis = Diagnosis(layer, feeding, suspect.worst.sentence(), [], blocked_by=tuple(blocked))
-        else:
-            try:
-                diagnosis = explain(suspect, where.suspects_of(layer), feeding, known, equal)
-            except Exception as error:  # the other layers are diagnosed all the same
-                reason = f"It could not be diagnosed: {in_words(error)}."
-                diagnosis = Diagnosis(layer, feeding, suspect.worst.sentence(), [], patterns=(reason,))
+        parts = tuple(d.layer for d in diagnoses if not d.is_explained and where.is_part_of(d.layer, layer))
+        possible = where.suspects_of(layer)
+        inherited = tuple(mutant for mutant in known if mutant in possible)
+        if parts:  # then no mistake fits the whole, and those of other layers were looked for there
+            seen = {*equal, *(diagnosis.layer for diagnosis in diagnoses)}
+            possible = [mutant for mutant in possible if mutant in inherited or mutant.layer not in seen]
+        try:
+            diagnosis = explain(suspect, possible, inherited, equal, limit)
+        except Exception as error:  # the other layers are diagnosed all the same
+            reason = f"It could not be diagnosed: {in_words(error)}."
+            diagnosis = Diagnosis(layer, suspect.worst.sentence(), patterns=(reason,))
+        feeding = tuple(other.layer for other in diagnoses if other.layer in upstream(layer))
+        unseen = tuple(sorted(upstream(layer) - equal - set(feeding)))
+        diagnoses.append(replace(diagnosis, feeding=feeding, unseen=unseen, unexplained_parts=parts))
         known += [catalogue()[name] for name in diagnosis.mistakes if not diagnosis.is_inherited]
-        diagnoses.append(diagnosis)
     return diagnoses
