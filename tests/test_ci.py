@@ -127,12 +127,10 @@ def test_a_margin_that_shrinks_is_a_warning(runner, capsys):
 def test_what_could_not_run_is_in_the_summary_too(runner, capsys):
     assert ci(runner, "nothing") == 2
     captured = capsys.readouterr()
-    sentence = "Module tests.toy has no 'nothing'."
+    sentence = "Module tests.toy has no 'nothing'. Did you mean tests.toy:implementation?"
     assert (runner / github.SUMMARY).read_text().endswith(f"\n\n{sentence}\n") and sentence in captured.err
     assert outputs(runner)["verdict"] == "could not run" and "result" not in outputs(runner)
-    assert annotations(captured.out) == [
-        "::error title=disco-parity gave no verdict::Module tests.toy has no 'nothing'."
-    ]
+    assert annotations(captured.out) == [f"::error title=disco-parity gave no verdict::{sentence}"]
     assert json.loads((runner / "out" / "badge.json").read_text())["color"] == badge.GREY
 
 
