@@ -35,6 +35,10 @@ class ProgramFailed(Exception):
     """A program gave no right answer; the message says why."""
 
 
+class ProgramEnded(ProgramFailed):
+    """A program ended with exit code 0 before it had answered."""
+
+
 class Program:
     """An implementation that is a process."""
 
@@ -79,13 +83,17 @@ class Program:
         return self._ask(request, {**inputs, **{f"cotangent:{name}": value for name, value in cotangents.items()}})[1]
 
     def _ask(self, request: Mapping[str, str], tensors: Arrays) -> tuple[dict[str, str], Arrays]:
-        if self._process is None or self._process.has_ended:
+        has_answered = self._process is not None and not self._process.has_ended
+        if not has_answered:
             self._process = Process(self._command)
+        assert self._process is not None
         try:
             metadata, answer = _parsed(self._process.ask(save(tensors, dict(request)), self.seconds))
-        except BaseException:  # it may be in the middle of an answer, so only a new process can go on
+        except BaseException as error:  # it may be in the middle of an answer, so only a new process can go on
             self._process.end()
             self._process = None
+            if has_answered and isinstance(error, ProgramEnded):  # perhaps it was ending since its last answer
+                return self._ask(request, tensors)
             raise
         if "error" in metadata:
             raise ProgramFailed(f"the program answered with an error: {metadata['error']}")
@@ -158,7 +166,8 @@ class Process:
         except TimeoutError:
             raise ProgramFailed(f"the program gave no answer within {seconds:g} s{self._last_words()}") from None
         except (EOFError, BrokenPipeError):
-            raise ProgramFailed(self._end_in_words() + self._last_words()) from None
+            words = self._end_in_words() + self._last_words()
+            raise (ProgramEnded if self._popen.poll() == 0 else ProgramFailed)(words) from None
 
     def _refuse_what_is_there_already(self) -> None:
         if select.select([self._answers], [], [], 0)[0] and (rest := os.read(self._answers, 40)):
