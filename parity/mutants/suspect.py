@@ -98,7 +98,7 @@ class Suspect:
         """Whether the port with these mistakes gives the candidate's answers, and how exactly.
 
         Args:
-            mutants: to plant.
+            mutants: that the port gets.
             scope: `numbers` leaves out outputs without numbers, and `values` gradients too.
         """
         has_numbers = len(self.failed) < len({(row.case, row.kind, row.output) for row in self.different})
