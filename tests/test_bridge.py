@@ -154,6 +154,14 @@ def test_a_program_that_ends_after_an_answer_is_started_again(program, tmp_path)
     assert len(pids(tmp_path)) == 2
 
 
+def test_a_program_that_was_still_ending_when_it_was_asked_is_started_again(program, tmp_path, monkeypatch):
+    short = program("once")
+    monkeypatch.setattr(bridge.Process, "has_ended", False)  # as seen a moment before it ends
+    for number in (1, 2, 3):
+        assert "out" in short.run(*CALL)
+        assert len(pids(tmp_path)) == number and not alive(int(pids(tmp_path)[-1]))
+
+
 def test_a_failure_of_a_program_is_written_as_one_file_that_starts_it(tmp_path):
     name = f"cmd:{command('right', tmp_path)}"  # whose KL has a fixed shape of zeros
     golden = load_golden(Store(), "ops/kl", "plain")
